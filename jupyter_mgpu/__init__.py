@@ -1,0 +1,1 @@
+"""Interactive multi-GPU work in Jupyter: a pool of engines with one pinned GPU each."""
