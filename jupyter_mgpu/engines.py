@@ -1,0 +1,88 @@
+"""What is known of a pool and its engines: frozen records that every surface shows."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, NewType
+
+Rank = NewType("Rank", int)
+"""Position in the pool, 0 to world_size - 1. Not a GPU index."""
+
+
+class EngineState(StrEnum):
+    """Where an engine is in its life."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+class TaskState(StrEnum):
+    """Where a task is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """One engine, now.
+
+    Attributes:
+        rank: Its place in the pool.
+        pid: Its process, None while it starts.
+        device: What it runs on, in words: `GPU 3 (NVIDIA H200)` or `CPU`.
+        state: Idle, busy and so on.
+        task: The name of what it runs, if anything.
+        proven: Whether CUDA itself confirmed the device; None for CPU engines.
+        rss_bytes: Its memory at the last look, None before the first.
+        starts: How often an engine was started for this rank.
+    """
+
+    rank: Rank
+    pid: int | None
+    device: str
+    state: EngineState
+    task: str | None
+    proven: bool | None
+    rss_bytes: int | None
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task, now; times are ISO 8601 in UTC."""
+
+    id: str
+    name: str
+    state: TaskState
+    rank: int | None
+    created: str
+    started: str | None
+    finished: str | None
+    progress: float | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """One pool, now: what the magic prints, a view draws and the server sends."""
+
+    name: str
+    kernel_pid: int
+    kernel_id: str | None
+    notebook: str | None
+    started: str
+    generation: int
+    idle_timeout_s: float | None
+    engines: tuple[EngineStatus, ...]
+    queued: int
+    running: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as plain JSON values."""
+        return asdict(self)

@@ -1,0 +1,226 @@
+"""Handles for the results of tasks, and ways to wait for them."""
+
+import asyncio
+import concurrent.futures
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import CancelledError, as_completed, wait
+from datetime import datetime
+from typing import Any, Protocol
+
+from jupyter_mgpu.engines import TaskState
+from jupyter_mgpu.output.diary import Diary
+
+__all__ = ["CancelledError", "TaskFuture", "as_completed", "cancel_all", "fetch_next", "wait"]
+
+_order = itertools.count(1)
+
+
+class Control(Protocol):
+    """What a future asks of its pool."""
+
+    def cancel_task(self, task_id: str) -> None:
+        """End a task."""
+
+    def request_stop(self, task_id: str) -> None:
+        """Ask a task to end by itself."""
+
+    def show_task(self, future: "TaskFuture") -> None:
+        """Stream a task's diary into the current cell until the task ends."""
+
+
+class TaskFuture(concurrent.futures.Future[Any]):
+    """The handle of one task: its state, what it printed and measured, and its result.
+
+    It is a `concurrent.futures.Future`, and may be awaited. Waiting never cancels: a wait that
+    is interrupted or times out leaves the task alone.
+
+    Attributes:
+        id: Unique in the pool.
+        name: What people call the task.
+        rank: Where it runs or ran; None while it is queued.
+        device: What it runs on, in words.
+        metrics: One dict per `report`, oldest first, `step` among its keys.
+        progress: 0 to 1 where the task tells it, else None.
+        created: When it was submitted (UTC), likewise `started` and `finished`.
+    """
+
+    def __init__(self, task_id: str, name: str, control: Control, created: datetime) -> None:
+        super().__init__()
+        self.id = task_id
+        self.name = name
+        self.rank: int | None = None
+        self.device: str | None = None
+        self.metrics: list[dict[str, Any]] = []
+        self.progress: float | None = None
+        self.created = created
+        self.started: datetime | None = None
+        self.finished: datetime | None = None
+        self._control = control
+        self._diary = Diary()
+        self._is_running = False
+        self._is_read = False
+        self._completion = 0
+
+    @property
+    def state(self) -> TaskState:
+        """Queued, running, finished, failed or cancelled."""
+        if self.cancelled():
+            return TaskState.CANCELLED
+        if self.done():
+            return TaskState.FAILED if self.exception() is not None else TaskState.FINISHED
+        return TaskState.RUNNING if self._is_running else TaskState.QUEUED
+
+    @property
+    def diary(self) -> str:
+        """What the task has printed so far."""
+        return self._diary.text()
+
+    def running(self) -> bool:
+        """Tell whether the task runs now."""
+        return self._is_running and not self.done()
+
+    def cancel(self) -> bool:
+        """End the task, also while it runs; its diary and metrics stay.
+
+        Returns:
+            False if it had ended before.
+        """
+        self._completion = self._completion or next(_order)
+        if self.done() or not super().cancel():
+            return self.cancelled()
+        self.set_running_or_notify_cancel()
+        self._control.cancel_task(self.id)
+        return True
+
+    def request_stop(self) -> None:
+        """Ask the task to end by itself: `stop_requested()` becomes true in it."""
+        self._control.request_stop(self.id)
+
+    def show(self) -> None:
+        """Show what the task prints in this cell, until it ends or the cell is stopped."""
+        self._control.show_task(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the task and return its result.
+
+        Args:
+            timeout: Seconds to wait; None for as long as it takes.
+
+        Raises:
+            TimeoutError: If the task has not ended in time; it goes on.
+            CancelledError: If it was cancelled.
+            BaseException: Whatever the task raised, with a note that names the rank.
+        """
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            self._explain_timeout(timeout)
+            raise
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the task and return what it raised, or None.
+
+        Raises:
+            TimeoutError: If the task has not ended in time; it goes on.
+            CancelledError: If it was cancelled.
+        """
+        try:
+            return super().exception(timeout)
+        except TimeoutError:
+            self._explain_timeout(timeout)
+            raise
+
+    def _explain_timeout(self, timeout: float | None) -> None:
+        if not self.done():
+            raise TimeoutError(
+                f"The task {self.name!r} is still {self.state} after {timeout:g} s. It goes on: "
+                "wait for it again, or cancel() it."
+            ) from None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: Any) -> None:
+            # Not asyncio.wrap_future: that would cancel the task with the one who waits for it.
+            loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
+
+        self.add_done_callback(wake)
+        yield from waiter
+        return self.result()
+
+    def _invoke_callbacks(self) -> None:
+        self._completion = self._completion or next(_order)
+        if self._done_callbacks:  # type: ignore[attr-defined] # the stdlib's own list
+            run_callback(super()._invoke_callbacks)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        where = f" on rank {self.rank} ({self.device})" if self.rank is not None else ""
+        last = self.metrics[-1] if self.metrics else {}
+        values = ", ".join(f"{key}={value:.4g}" for key, value in last.items() if value is not None)
+        return f"<TaskFuture {self.name!r} {self.state}{where}{': ' + values if values else ''}>"
+
+
+def fetch_next(futures: Iterable[TaskFuture], timeout: float | None = None) -> TaskFuture | None:
+    """Wait for the next task to end that was not fetched before, in the order of their ends.
+
+    The future is marked as fetched before it is returned, also when its task failed: its
+    `result()` then raises.
+
+    Args:
+        futures: Where to look.
+        timeout: Seconds to wait; None for as long as it takes.
+
+    Returns:
+        The future, or None when none has ended in time.
+
+    Raises:
+        ValueError: If every future was fetched before.
+    """
+    unread = [future for future in futures if not future._is_read]  # noqa: SLF001 - same module
+    if not unread:
+        raise ValueError(
+            "Every one of these futures was fetched before. Submit more, or stop the loop."
+        )
+    done, _ = wait(unread, timeout, return_when=concurrent.futures.FIRST_COMPLETED)
+    if not done:
+        return None
+    first = min(done, key=lambda future: future._completion)  # noqa: SLF001 - same module
+    first._is_read = True  # noqa: SLF001 - same module
+    return first
+
+
+def cancel_all(futures: Sequence[TaskFuture]) -> int:
+    """Cancel every future that has not ended.
+
+    Returns:
+        How many were cancelled.
+    """
+    return sum(future.cancel() for future in list(futures) if not future.done())
+
+
+_callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+_callback_thread: threading.Thread | None = None
+_callback_lock = threading.Lock()
+
+
+def run_callback(callback: Callable[[], None]) -> None:
+    """Run a user's callback in the one thread that runs them all, in order."""
+    global _callback_thread
+    with _callback_lock:
+        if _callback_thread is None:
+            _callback_thread = threading.Thread(
+                target=_run_callbacks, name="mgpu-callbacks", daemon=True
+            )
+            _callback_thread.start()
+    _callbacks.put(callback)
+
+
+def _run_callbacks() -> None:
+    while True:
+        _callbacks.get()()
+
+

@@ -1,0 +1,78 @@
+"""Runs one `%%spmd` cell in the engine's namespace, as IPython would."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Cell:
+    """One cell: compiled, run, and its last expression shown.
+
+    Args:
+        shell: The IPython shell: its input transformations, compiler and namespace are used.
+        source: The cell as the user wrote it, without the `%%spmd` line.
+        count: The kernel's execution count, for tracebacks.
+    """
+
+    def __init__(self, shell: Any, source: str, count: int) -> None:
+        self._shell = shell
+        self._source = source
+        self._count = count
+        self._last: Any = None  # code of the last expression
+
+    def run(self) -> Coroutine[Any, Any, Any] | None:
+        """Run the cell; returns what must be awaited when it awaits at its top level.
+
+        Raises:
+            BaseException: Whatever the cell raises.
+        """
+        shell = self._shell
+        transformed = shell.transform_cell(self._source)
+        name = shell.compile.cache(transformed, self._count, raw_code=self._source)
+        tree = ast.parse(transformed, name)
+        body, last = tree.body, None
+        if body and isinstance(body[-1], ast.Expr) and not _is_quiet(transformed):
+            last = ast.Expression(body.pop().value)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        module = compile(ast.Module(body, []), name, "exec", flags, dont_inherit=True)
+        expression = last and compile(last, name, "eval", flags, dont_inherit=True)
+        shell.events.trigger("pre_execute")
+        codes = [code for code in (module, expression) if code]
+        if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
+            return self._run_async(module, expression)
+        exec(module, shell.user_ns)
+        if expression:
+            self._show(eval(expression, shell.user_ns))
+        shell.events.trigger("post_execute")
+        return None
+
+    async def _run_async(self, module: Any, expression: Any) -> Any:
+        value = None
+        for code in (module, expression):
+            if code is None:
+                continue
+            value = eval(code, self._shell.user_ns)
+            if code.co_flags & inspect.CO_COROUTINE:
+                value = await value
+        return value if expression else None
+
+    def finish(self, value: Any) -> None:
+        """Show the last expression of a cell that awaited."""
+        self._show(value)
+        self._shell.events.trigger("post_execute")
+
+    def _show(self, value: Any) -> None:
+        if value is not None:
+            sys.displayhook(value)
+
+    def reply(self) -> list[Any]:
+        """Return the frames of the reply: a cell returns nothing."""
+        return []
+
+
+def _is_quiet(source: str) -> bool:
+    """Tell whether the cell ends with a semicolon, which hides its last value."""
+    lines = [line.split("#")[0].rstrip() for line in source.rstrip().splitlines()]
+    return bool(lines) and lines[-1].endswith(";")

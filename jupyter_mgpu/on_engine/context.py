@@ -1,0 +1,85 @@
+"""What code that runs on an engine knows about itself, and how it reports back."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Emit = Callable[[dict[str, Any], list[Any]], None]
+"""Sends one message to the owner: header and frames. Callable from any thread."""
+
+
+@dataclass(slots=True)
+class RunningTask:
+    """One task that an engine works on now."""
+
+    id: str
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class EngineContext:
+    """The engine that this process is."""
+
+    rank: int
+    world_size: int
+    device: str
+    emit: Emit
+    task: RunningTask | None = None
+
+
+_context: EngineContext | None = None
+
+
+def enter(context: EngineContext) -> None:
+    """Make this process an engine; called once, at its start."""
+    global _context
+    _context = context
+
+
+def current() -> EngineContext | None:
+    """Return this process's engine, or None in a kernel or a plain process."""
+    return _context
+
+
+def report(step: int | None = None, **metrics: Any) -> None:
+    """Send metrics of the running task to the notebook.
+
+    Outside a task (a function tried out in the kernel) it does nothing.
+
+    Args:
+        step: The step or epoch that the metrics belong to.
+        **metrics: One number per name; a tensor or array of one element is taken as its number.
+
+    Raises:
+        TypeError: If a metric is not a number.
+
+    Example:
+        >>> report(step=3, loss=0.25)
+    """
+    values = {name: _number(name, value) for name, value in metrics.items()}
+    context = _context
+    if context is None or context.task is None:
+        return
+    step = None if step is None else int(step)
+    context.emit({"op": "report", "task": context.task.id, "step": step, "metrics": values}, [])
+
+
+def stop_requested() -> bool:
+    """Tell whether the notebook asked the running task to end by itself.
+
+    Returns:
+        True after `future.request_stop()`; always False outside a task.
+    """
+    context = _context
+    return bool(context and context.task and context.task.stop_requested.is_set())
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"The metric {name!r} is a {type(value).__name__}, but report takes numbers. "
+            "Give one number per name, for example its mean."
+        ) from None

@@ -1,0 +1,137 @@
+"""One engine, put together: what it knows, runs, shows and answers."""
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.on_engine import context, failure, guard, process_group, streams
+from jupyter_mgpu.on_engine.link import EngineLink
+from jupyter_mgpu.on_engine.namespace import EngineNamespace
+from jupyter_mgpu.on_engine.runner import Runner
+from jupyter_mgpu.wire import Frame, Header
+
+STILL_S = 0.05
+"""Two looks at the main thread this far apart tell whether it moves."""
+
+
+class Engine:
+    """This process as an engine of a pool; its settings come from `MGPU_*` variables.
+
+    Args:
+        shell: The IPython shell whose namespace is the user's.
+        loop: The main thread's event loop.
+    """
+
+    def __init__(self, shell: Any, loop: asyncio.AbstractEventLoop) -> None:
+        variables = os.environ
+        self._rank = int(variables["MGPU_RANK"])
+        self._shell = shell
+        self._device = variables.get("MGPU_DEVICE", "cpu")
+        self._link = EngineLink(
+            variables["MGPU_URL"],
+            f"{self._rank}.{variables['MGPU_START']}",
+            variables.pop("MGPU_TOKEN"),  # user code and its children need not have it
+            loop,
+        )
+        self._context = context.EngineContext(
+            self._rank, int(variables["WORLD_SIZE"]), self._device, self._link.emit
+        )
+        context.enter(self._context)
+        packing.set_device(self._device)
+        self._namespace = EngineNamespace(shell.user_ns)
+        self.output = streams.TaskOutput(
+            self._link.emit, log_fd=log_descriptor(), rank=self._rank
+        )
+        self.runner = Runner(self._context, shell, self._namespace, self.output, loop)
+        self._answers: dict[str, Callable[..., Any]] = {
+            "stack": self._stack,
+            "status": self._status,
+            "changed": lambda names: sorted(self._namespace.changed(names)),
+            "summary": self._namespace.summary,
+            "abort_if_still": self._abort_if_still,
+            "fetch": lambda name: packing.pack(self._namespace.get(name), copy=True),
+            "delete": self._namespace.delete,
+        }
+
+    def start(self) -> None:
+        """Install the hooks, connect to the owner and say hello."""
+        process_group.install()
+        self.output.install(self._shell)
+        self._shell.user_ns.update(
+            rank=self._rank, world_size=self._context.world_size, device=self._device
+        )
+        self._link.start(
+            self._on_work,
+            self._on_control,
+            {"rank": self._rank, "pid": os.getpid(), "start_time": guard.start_time(os.getpid())},
+        )
+
+    def _on_work(self, header: Header, frames: list[Frame]) -> None:
+        if header["op"] == "run":
+            self.runner.submit(header, frames)
+
+    def _on_control(self, header: Header, frames: list[Frame]) -> None:
+        operation = header["op"]
+        if operation == "interrupt":
+            self.runner.interrupt(header["task"])
+        elif operation == "request_stop":
+            self.runner.request_stop(header["task"])
+        elif operation == "exit":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif operation == "rpc":
+            self._answer(header, frames)
+
+    def _answer(self, header: Header, frames: list[Frame]) -> None:
+        reply: Header = {"op": "reply", "id": header["id"]}
+        out: list[Frame] = []
+        try:
+            if header["name"] == "assign":
+                self._namespace.set_value(header["args"]["name"], packing.unpack(frames))
+                value: Any = None
+            else:
+                value = self._answers[header["name"]](**header["args"])
+            if isinstance(value, list) and value and isinstance(value[0], bytes | memoryview):
+                out, value = value, None
+            reply["value"] = value
+        except BaseException as error:  # noqa: BLE001 - every request gets a reply
+            reply["failure"] = failure.describe(error)
+            out = packing.pack_exception(error) or []
+        self._link.reply(reply, out)
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "task": self.runner.running,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "threads": threading.active_count(),
+            "group": process_group.state(),
+        }
+
+    def _stack(self) -> dict[str, Any]:
+        return {"frames": self.runner.main_stack(), "group": process_group.state()}
+
+    def _abort_if_still(self, task: str) -> dict[str, Any]:
+        """Abort the collectives of a task whose main thread does not move any more.
+
+        While data flows an abort can leave gloo waiting for ever, hence the two looks.
+        """
+        before = self.runner.main_stack()
+        time.sleep(STILL_S)
+        if self.runner.running != task or self.runner.main_stack() != before:
+            return {"aborted": False}
+        return {"aborted": True, **process_group.abort()}
+
+
+def log_descriptor() -> int:
+    """Open the rank's log file for appending; -1 without one."""
+    path = os.environ.get("MGPU_LOG")
+    if not path:
+        return -1
+    return os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+

@@ -1,0 +1,91 @@
+"""The engine's direct connection to the owner: work on the main loop, control on a thread.
+
+Two sockets. Work: received by the main thread's event loop, so that a task starts without a
+thread switch; sent to by any thread. Control: received by a thread of its own, so that an
+interrupt or a question is answered while the main thread is blocked in C++.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from jupyter_mgpu.wire import Frame, Header, decode, encode
+
+Handler = Callable[[Header, list[Frame]], None]
+
+
+class EngineLink:
+    """Both connections of one engine.
+
+    Args:
+        url: Where the owner listens.
+        name: This engine's name, such as `0.3`: its rank and how often it was started.
+        token: The pool's secret; the owner drops connections that do not know it.
+        loop: The main thread's event loop.
+    """
+
+    def __init__(self, url: str, name: str, token: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._token = token
+        self._lock = threading.Lock()
+        self._context = zmq.Context()
+        self._work = self._connect(url, f"work:{name}")
+        self._control = self._connect(url, f"control:{name}")
+        self._control.rcvtimeo = -1
+        self._on_work: Handler = lambda header, frames: None
+
+    def _connect(self, url: str, identity: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.identity = identity.encode()
+        socket.linger = 1000
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.connect(url)
+        return socket
+
+    def start(self, on_work: Handler, on_control: Handler, hello: Header) -> None:
+        """Say hello, then hand messages to the handlers until the process ends.
+
+        Args:
+            on_work: Called on the main thread.
+            on_control: Called on the control thread.
+            hello: What the owner must know of this engine.
+        """
+        self._on_work = on_work
+        threading.Thread(
+            target=self._serve_control, args=(on_control,), name="mgpu-control", daemon=True
+        ).start()
+        self._loop.add_reader(self._work.fd, self._drain)
+        self.emit({"op": "hello", "token": self._token, **hello}, [])
+        self._drain()
+
+    def emit(self, header: Header, frames: list[Any]) -> None:
+        """Send a message to the owner; any thread may call it."""
+        parts = encode(header, frames)
+        with self._lock:
+            self._work.send_multipart(parts, copy=True)
+            is_readable = self._work.events & zmq.POLLIN
+        if is_readable:
+            # zmq's descriptor tells of new messages once: sending may have used that up.
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                try:
+                    parts = self._work.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    return
+            self._on_work(*decode([part.buffer for part in parts]))
+
+    def _serve_control(self, on_control: Handler) -> None:
+        self._control.send_multipart(encode({"op": "hello", "token": self._token}))
+        while True:
+            header, frames = decode(self._control.recv_multipart())
+            on_control(header, frames)
+
+    def reply(self, header: Header, frames: list[Any]) -> None:
+        """Answer on the control connection; only the control thread may call it."""
+        self._control.send_multipart(encode(header, frames))

@@ -1,0 +1,272 @@
+"""Runs tasks on the engine's main thread, one at a time, and always replies.
+
+The path of a task: `submit` (main thread, from the event loop) -> queue -> `_run` -> unpack ->
+user code -> pack -> `done`. Whatever raises on the way becomes the reply.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.on_engine import failure, imports, process_group, reload
+from jupyter_mgpu.on_engine.cells import Cell
+from jupyter_mgpu.on_engine.context import EngineContext, RunningTask
+from jupyter_mgpu.on_engine.namespace import EngineNamespace
+from jupyter_mgpu.on_engine.streams import TaskOutput
+from jupyter_mgpu.wire import Frame, Header
+
+RETRY_INTERRUPT_S = 0.02
+
+
+class TaskInterrupted(BaseException):
+    """Ends an awaiting cell; never seen by user code."""
+
+
+class Runner:
+    """The engine's task loop.
+
+    Args:
+        context: This engine.
+        shell: The IPython shell whose namespace cells run in.
+        namespace: What was sent to and rebound in that namespace.
+        output: Captures what tasks print and show.
+        loop: The main thread's event loop.
+    """
+
+    def __init__(
+        self,
+        context: EngineContext,
+        shell: Any,
+        namespace: EngineNamespace,
+        output: TaskOutput,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._context = context
+        self._shell = shell
+        self._namespace = namespace
+        self._output = output
+        self._loop = loop
+        self._queue: deque[tuple[Header, list[Frame]]] = deque()
+        self._busy = False
+        self._is_armed = False
+        self._awaiting: asyncio.Task[Any] | None = None
+        self._interrupt_for: str | None = None
+        self._delivered = threading.Event()
+        self._main = threading.main_thread().ident or 0
+
+    # --- main thread -------------------------------------------------------------------
+
+    def submit(self, header: Header, frames: list[Frame]) -> None:
+        """Queue a task; it starts when those before it are done."""
+        self._queue.append((header, frames))
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        while self._queue and not self._busy:
+            header, frames = self._queue.popleft()
+            self._busy = True
+            pending = self._start(header, frames)
+            if pending is None:
+                self._busy = False
+
+    def _start(self, header: Header, frames: list[Frame]) -> asyncio.Task[None] | None:
+        """Run a task; returns the asyncio task when it awaits, else None."""
+        task = RunningTask(header["task"])
+        self._context.task = task
+        self._output.begin(task.id)
+        self._context.emit({"op": "started", "task": task.id}, [])
+        is_cell = header["kind"] == "cell"
+        try:
+            self._prepare(header)
+            if not is_cell:
+                reply = self._guarded(lambda: self._call(frames))
+                self._finish(header, "ok", reply)
+                return None
+            missing = self._namespace.receive(frames) if frames else []
+            if missing:
+                self._done(header, {"status": "missing", "missing": missing}, [])
+                return None
+            cell = Cell(self._shell, header["source"], header.get("count", 0))
+            self._namespace.before_cell()
+            awaitable = self._guarded(cell.run)
+            if awaitable is not None:
+                pending = self._loop.create_task(self._await(header, cell, awaitable))
+                self._awaiting = pending
+                return pending
+            self._finish(header, "ok", cell.reply())
+        except BaseException as error:  # noqa: BLE001 - every request gets a reply
+            self._fail(header, error)
+        return None
+
+    async def _await(self, header: Header, cell: Cell, awaitable: Coroutine[Any, Any, Any]) -> None:
+        try:
+            cell.finish(await _Steps(awaitable, self))
+            self._finish(header, "ok", cell.reply())
+        except asyncio.CancelledError:
+            self._fail(header, KeyboardInterrupt())
+        except TaskInterrupted:
+            self._fail(header, KeyboardInterrupt())
+        except BaseException as error:  # noqa: BLE001 - every request gets a reply
+            self._fail(header, error)
+        finally:
+            self._awaiting = None
+            self._busy = False
+            self._loop.call_soon(self._next)
+
+    def _prepare(self, header: Header) -> None:
+        if header.get("environment"):
+            os.environ.update(header["environment"])
+        self._context.world_size = header.get("world_size", self._context.world_size)
+        if header.get("follow"):
+            reload.apply_follow(header["follow"])
+        if header.get("gang"):
+            self._shell.user_ns["world_size"] = self._context.world_size
+            process_group.begin(header.get("generation", 0))
+        self._guarded(reload.reload_changed)
+
+    def _call(self, frames: list[Frame]) -> list[Frame]:
+        function, args, kwargs = packing.unpack(frames)
+        # Dropped before the call: a big argument must not live twice while the task runs.
+        frames.clear()
+        result = function(*args, **kwargs)
+        self._output.flush_figures()
+        return packing.pack(result)
+
+    def _guarded(self, run: Callable[[], Any]) -> Any:
+        """Call user code such that an interrupt raises in it, and only in it."""
+        try:
+            self._is_armed = True
+            return run()
+        finally:
+            self._is_armed = False
+
+    def _finish(self, header: Header, status: str, frames: list[Frame]) -> None:
+        self._done(header, {"status": status}, frames)
+
+    def _fail(self, header: Header, error: BaseException) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        record = failure.describe(error)
+        aborted = process_group.caused_by_abort(error)
+        record["aborted"] = aborted
+        frames = packing.pack_exception(error) or []
+        self._done(
+            header,
+            {"status": "error", "interrupted": interrupted, "aborted": aborted, "failure": record},
+            frames,
+        )
+        del error
+        process_group.after_interrupt()
+        process_group.forget_tracebacks(self._shell)
+
+    def _done(self, header: Header, reply: Header, frames: list[Frame]) -> None:
+        self._output.end(header["task"])
+        if header["kind"] == "cell":
+            reply["namespace"] = self._namespace.after_cell(header["source"])
+        reply.update(op="done", task=header["task"], group=process_group.health())
+        self._context.task = None
+        self._interrupt_for = None
+        self._context.emit(reply, frames)
+
+    # --- interrupts --------------------------------------------------------------------
+
+    def on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        """Handle SIGINT: raise in the user's code, or not at all."""
+        task = self._context.task
+        if task is None or (self._interrupt_for is not None and self._interrupt_for != task.id):
+            return  # meant for a task that has ended
+        if not self._is_armed:
+            if self._awaiting is not None:
+                self._delivered.set()
+                self._loop.call_soon_threadsafe(self._awaiting.cancel)
+            return
+        if imports.in_protected_import(frame):
+            return  # the control thread tries again until it can be delivered
+        self._delivered.set()
+        raise KeyboardInterrupt
+
+    def interrupt(self, task_id: str) -> None:
+        """Interrupt a task if it is the one that runs; called from the control thread."""
+        self._queue_drop(task_id)
+        task = self._context.task
+        if task is None or task.id != task_id:
+            return
+        self._delivered.clear()
+        self._interrupt_for = task_id
+        threading.Thread(target=self._deliver, args=(task_id,), daemon=True).start()
+
+    def _queue_drop(self, task_id: str) -> None:
+        for item in list(self._queue):
+            if item[0]["task"] == task_id:
+                try:
+                    self._queue.remove(item)
+                except ValueError:
+                    continue  # started meanwhile
+                self._context.emit(
+                    {"op": "done", "task": task_id, "status": "error", "interrupted": True,
+                     "aborted": False, "failure": failure.describe(KeyboardInterrupt())}, [],
+                )
+
+    def _deliver(self, task_id: str) -> None:
+        while self._interrupt_for == task_id and not self._delivered.is_set():
+            # To the main thread by name: a signal to the process may wake any other thread,
+            # and then the main one's sleep or lock is not interrupted.
+            signal.pthread_kill(self._main, signal.SIGINT)
+            self._delivered.wait(RETRY_INTERRUPT_S)
+
+    def request_stop(self, task_id: str) -> None:
+        """Ask a task to end by itself; `stop_requested()` tells it."""
+        task = self._context.task
+        if task is not None and task.id == task_id:
+            task.stop_requested.set()
+
+    @property
+    def running(self) -> str | None:
+        """The id of the task that runs now."""
+        task = self._context.task
+        return task.id if task else None
+
+    def main_stack(self) -> list[tuple[str, int, str]]:
+        """Say where the main thread is: file, line and function, innermost last."""
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001 - the documented way in
+        stack = []
+        while frame is not None:
+            stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        return stack[::-1]
+
+
+class _Steps:
+    """Awaits a coroutine such that an interrupt ends the coroutine and never the event loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], runner: Runner) -> None:
+        self._coroutine = coroutine
+        self._runner = runner
+
+    def __await__(self) -> Any:
+        send, value = self._coroutine.send, None
+        while True:
+            try:
+                self._runner._is_armed = True
+                try:
+                    yielded = send(value)
+                finally:
+                    self._runner._is_armed = False
+            except StopIteration as stop:
+                return stop.value
+            except KeyboardInterrupt:
+                raise TaskInterrupted from None
+            try:
+                value = yield yielded
+                send = self._coroutine.send
+            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
+                value, send = error, self._coroutine.throw
+
+

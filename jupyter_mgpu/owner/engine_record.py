@@ -1,0 +1,174 @@
+"""The owner's record of one rank: its process, its state, and what it works on."""
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu.engines import EngineState, EngineStatus, Rank
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.transport.cluster import EngineProcess
+
+STDERR_LINES = 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What one rank's engine is started with.
+
+    Attributes:
+        rank: Its place in the pool.
+        device: What it runs on, in words.
+        torch_device: What its `device` variable says: `cuda:0` or `cpu`.
+        environment: Its pin and rendezvous variables.
+        uuids: The GPUs that CUDA must confirm; empty for a CPU engine.
+    """
+
+    rank: int
+    device: str
+    torch_device: str
+    environment: dict[str, str]
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class EngineRecord:
+    """One rank, over all the processes that were started for it."""
+
+    plan: EnginePlan
+    log: Path
+    state: EngineState = EngineState.STARTING
+    process: EngineProcess | None = None
+    starts: int = 0
+    failed_starts: int = 0
+    task: Task | None = None
+    proven: bool | None = None
+    rss_bytes: int | None = None
+    doom: str | None = None  # why the owner itself ended the process
+    pipes: list[int] = field(default_factory=list)
+    hello: asyncio.Event = field(default_factory=asyncio.Event)
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def rank(self) -> int:
+        """Its place in the pool."""
+        return self.plan.rank
+
+    @property
+    def name(self) -> str:
+        """The name of the process that runs now, as its connections call it."""
+        return f"{self.rank}.{self.starts}"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs and has said hello."""
+        return self.hello.is_set() and self.state is not EngineState.DEAD
+
+    def take(self, task: Task) -> None:
+        """Begin to work on a task."""
+        self.task = task
+        self.state = EngineState.BUSY
+        self.free.clear()
+
+    def release(self) -> None:
+        """Be idle again."""
+        self.task = None
+        if self.state in (EngineState.BUSY, EngineState.STOPPING):
+            self.state = EngineState.IDLE
+        self.free.set()
+
+    def status(self) -> EngineStatus:
+        """Return what people see of it."""
+        return EngineStatus(
+            rank=Rank(self.rank),
+            pid=self.process.pid if self.process else None,
+            device=self.plan.device,
+            state=self.state,
+            task=self.task.name if self.task else None,
+            proven=self.proven,
+            rss_bytes=self.rss_bytes,
+            starts=self.starts,
+        )
+
+    def sample_memory(self) -> None:
+        """Remember the process's memory, to be told when it dies."""
+        if self.process is None:
+            return
+        try:
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return
+        if pages:
+            self.rss_bytes = pages * PAGE_BYTES
+
+    def hold_pipes(self, descriptors: list[int]) -> None:
+        """Open the read ends of the pipes that capture the process's stdout and stderr.
+
+        What a dying process wrote last is still in them when nobody is left to read it there.
+        """
+        self.drop_pipes()
+        for descriptor in descriptors:
+            try:
+                path = f"/proc/{self.process.pid if self.process else 0}/fd/{descriptor}"
+                self.pipes.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            except OSError:
+                continue
+
+    def drop_pipes(self) -> str:
+        """Read what is left in the pipes and close them."""
+        left = b""
+        for descriptor in self.pipes:
+            try:
+                left += os.read(descriptor, 1 << 16)
+            except OSError:
+                pass
+            os.close(descriptor)
+        self.pipes.clear()
+        return left.decode(errors="replace")
+
+    def last_words(self, launcher_log: Path) -> str:
+        """Return the last lines that the process wrote, wherever they went."""
+        text = ""
+        for path in (launcher_log, self.log):
+            try:
+                with path.open("rb") as file:
+                    file.seek(max(0, path.stat().st_size - 8192))
+                    text += file.read().decode(errors="replace")
+            except OSError:
+                continue
+        text += self.drop_pipes()
+        lines = [line for line in text.splitlines() if line.strip()]
+        return "\n".join(lines[-STDERR_LINES:])
+
+
+def describe_exit(code: int | None) -> str:
+    """Say how a process ended: `killed by SIGSEGV`, `exited with code 3`."""
+    import signal
+
+    if code is None:
+        return "ended for an unknown reason"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if name == "SIGKILL":
+        name += " (by a user, or by the kernel when memory ran out)"
+    return f"was killed by {name}"
+
+
+def oom_kills() -> int | None:
+    """Read how often the kernel ended a process of this cgroup for lack of memory.
+
+    Source:
+        cgroup v2, memory.events, field oom_kill.
+    """
+    try:
+        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
+    except OSError:
+        return None
+    counts: dict[str, Any] = dict(line.split() for line in lines if line)
+    return int(counts["oom_kill"]) if "oom_kill" in counts else None

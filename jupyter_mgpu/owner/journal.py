@@ -1,0 +1,185 @@
+"""Finished tasks on disk: what a task printed, measured, returned or raised outlives the kernel.
+
+One append-only file per pool, in segments of bounded size. A record is a length-prefixed JSON
+description followed by the packed result or exception; a torn last record is ignored.
+"""
+
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu.output.diary import Diary
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.wire import Frame, Header
+
+SEGMENT_BYTES = 64 * 2**20
+SEGMENTS_PER_POOL = 4
+RESULT_BYTES = 16 * 2**20
+"""A larger result is not kept; its record says so."""
+METRICS_PER_TASK = 10_000
+KEEP_DAYS = 14
+
+_PREFIX = struct.Struct("<4sIQ")
+_MAGIC = b"MGT1"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of a running task."""
+
+    diary: Diary = field(default_factory=Diary)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    progress: float | None = None
+    rank: int | None = None
+    frames: list[Frame] = field(default_factory=list)
+    reply: Header = field(default_factory=dict)
+
+
+def folder() -> Path:
+    """Return the folder of the journals; only its user may read it."""
+    from jupyter_core.paths import jupyter_data_dir
+
+    path = Path(jupyter_data_dir()) / "jupyter_mgpu" / "tasks"
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+class Journal:
+    """The journal that one pool writes.
+
+    Args:
+        pool_name: Becomes part of the file names.
+    """
+
+    def __init__(self, pool_name: str) -> None:
+        self._pool = pool_name
+        safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
+        self._stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{safe}"
+        self._segments: list[Path] = []
+        self._descriptor = -1
+        self._size = 0
+        self._is_pruned = False
+
+    def observe(self, task: Task, header: Header) -> None:
+        """Take note of what a running task prints and reports."""
+        if header["op"] not in ("started", "output", "report", "progress"):
+            return
+        seen = self._seen(task)
+        seen.rank = header.get("rank", seen.rank)
+        if header["op"] == "output":
+            seen.diary.write(header["text"])
+        elif header["op"] == "report" and len(seen.metrics) < METRICS_PER_TASK:
+            seen.metrics.append({"step": header["step"], **header["metrics"]})
+        elif header["op"] == "progress":
+            seen.progress = header["value"]
+
+    def result(self, task: Task, header: Header, frames: list[Frame]) -> None:
+        """Keep a task's packed result or exception until it is recorded as ended."""
+        seen = self._seen(task)
+        seen.reply = header
+        if sum(len(frame) for frame in frames) <= RESULT_BYTES:
+            seen.frames = frames
+
+    def ended(self, task: Task, header: Header) -> None:
+        """Write a task's record; cells are not recorded."""
+        if task.header.get("kind") != "call":
+            return
+        seen = self._seen(task)
+        sizes = [len(frame) for frame in seen.frames]
+        record = {
+            **self.describe(task),
+            "pool": self._pool,
+            "state": header["state"],
+            "reason": header.get("reason"),
+            "message": header.get("message") or seen.reply.get("message"),
+            "failure": seen.reply.get("failure"),
+            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "diary": seen.diary.text(),
+            "metrics": seen.metrics,
+            "frames": sizes,
+            "has_result": bool(sizes),
+        }
+        self._append(json.dumps(record, default=str).encode(), seen.frames, sum(sizes))
+
+    def describe(self, task: Task) -> dict[str, Any]:
+        """Return what a task's record starts with, also while it is queued or running."""
+        seen = self._seen(task)
+        return {
+            "id": task.id,
+            "name": task.name,
+            "state": task.state,
+            "rank": seen.rank,
+            "created": task.info.get("created"),
+            "started": task.info.get("started"),
+            "progress": seen.progress,
+            "last_metrics": seen.metrics[-1] if seen.metrics else {},
+        }
+
+    def _seen(self, task: Task) -> _Seen:
+        return task.info.setdefault("seen", _Seen())  # type: ignore[no-any-return]
+
+    def _append(self, record: bytes, frames: list[Frame], size: int) -> None:
+        if self._descriptor < 0 or self._size > SEGMENT_BYTES:
+            self._next_segment()
+        prefix = _PREFIX.pack(_MAGIC, len(record), size)
+        parts = [prefix, record, *frames]
+        self._size += os.writev(self._descriptor, parts) if len(parts) < 1000 else self._join(parts)
+
+    def _join(self, parts: list[Frame]) -> int:
+        return os.write(self._descriptor, b"".join(parts))
+
+    def _next_segment(self) -> None:
+        self.close()
+        if not self._is_pruned:
+            prune()
+            self._is_pruned = True
+        path = folder() / f"{self._stem}-{time.monotonic_ns()}.tasks"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL
+        self._descriptor = os.open(path, flags, 0o600)
+        self._size = 0
+        self._segments.append(path)
+        while len(self._segments) > SEGMENTS_PER_POOL:
+            self._segments.pop(0).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the current segment."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def prune() -> None:
+    """Remove segments that are older than KEEP_DAYS."""
+    oldest = datetime.now(UTC).timestamp() - KEEP_DAYS * 86400
+    for path in folder().glob("*.tasks"):
+        if path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
+
+
+def read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
+    """Yield every record, oldest first, with the file and place of its frames."""
+    for path in sorted(folder().glob("*.tasks"), key=lambda path: path.stat().st_mtime_ns):
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
+                magic, record_size, frames_size = _PREFIX.unpack(prefix)
+                place = file.tell() + record_size
+                if magic != _MAGIC or place + frames_size > size:
+                    break  # torn by a crash
+                record = json.loads(file.read(record_size))
+                yield record, path, place
+                file.seek(place + frames_size)
+
+
+def read_frames(path: Path, place: int, sizes: list[int]) -> list[bytes]:
+    """Read the frames of one record."""
+    with path.open("rb") as file:
+        file.seek(place)
+        return [file.read(size) for size in sizes]

@@ -1,0 +1,115 @@
+"""Which task goes to which rank next. Pure data: no clock, no I/O."""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_mgpu.wire import Frame, Header
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One call or cell, as the owner sees it.
+
+    Attributes:
+        id: Unique in the pool.
+        name: What people call it.
+        ranks: A gang's ranks; one rank for a task that must run there; empty for any rank.
+        is_gang: Needs all its ranks at the same time.
+        header: What the engines get with it.
+        frames: The packed call; for a gang by rank.
+    """
+
+    id: str
+    name: str
+    header: Header
+    frames: list[Frame] | dict[int, list[Frame]]
+    ranks: tuple[int, ...] = ()
+    is_gang: bool = False
+    priority: int = 0
+    timeout_s: float | None = None
+    retries: int = 0
+    state: str = "queued"
+    running_on: set[int] = field(default_factory=set)
+    started_s: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class TaskQueue:
+    """Tasks by priority and age, and gangs in the order they came.
+
+    A waiting gang is next on each of its ranks: nothing new starts there. After it, one queued
+    task per rank goes before the next gang.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Task]] = []
+        self._pinned: dict[int, list[tuple[int, int, Task]]] = {}
+        self._gangs: list[Task] = []
+        self._owed: set[int] = set()  # ranks where a task goes before the next gang
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield every waiting task: gangs first, then by priority and age."""
+        yield from self._gangs
+        entries = [*self._heap, *itertools.chain.from_iterable(self._pinned.values())]
+        yield from (task for _, _, task in sorted(entries) if task.state == "queued")
+
+    def add(self, task: Task) -> None:
+        """Append a task."""
+        if task.is_gang:
+            self._gangs.append(task)
+            return
+        heap = self._pinned.setdefault(task.ranks[0], []) if task.ranks else self._heap
+        heapq.heappush(heap, (-task.priority, next(self._order), task))
+
+    def remove(self, task: Task) -> None:
+        """Take a waiting task out; its `state` must have been changed."""
+        if task.is_gang and task in self._gangs:
+            self._gangs.remove(task)
+
+    def assign(self, idle: Iterable[int]) -> list[tuple[Task, tuple[int, ...]]]:
+        """Choose what starts now on the idle ranks, and take it out of the queue."""
+        free = set(idle)
+        chosen: list[tuple[Task, tuple[int, ...]]] = []
+        reserved: set[int] = set()
+        for gang in list(self._gangs):
+            owed = {rank for rank in gang.ranks if rank in self._owed and self._has_task(rank)}
+            if not owed and free.issuperset(gang.ranks) and reserved.isdisjoint(gang.ranks):
+                self._gangs.remove(gang)
+                self._owed.update(gang.ranks)
+                free.difference_update(gang.ranks)
+                chosen.append((gang, gang.ranks))
+            else:
+                reserved.update(set(gang.ranks) - owed)
+        for rank in sorted(free - reserved):
+            task = self._pop(rank)
+            if task is not None:
+                self._owed.discard(rank)
+                chosen.append((task, (rank,)))
+        return chosen
+
+    def waits_for(self, gang: Task) -> Sequence[Task]:
+        """Return the gangs that go before this one."""
+        return self._gangs[: self._gangs.index(gang)] if gang in self._gangs else ()
+
+    def _has_task(self, rank: int) -> bool:
+        return self._peek(self._pinned.get(rank, [])) is not None or (
+            self._peek(self._heap) is not None
+        )
+
+    def _pop(self, rank: int) -> Task | None:
+        heaps = [heap for heap in (self._pinned.get(rank, []), self._heap) if self._peek(heap)]
+        return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[2] if heaps else None
+
+    @staticmethod
+    def _peek(heap: list[tuple[int, int, Task]]) -> Task | None:
+        """Return the first task still waiting; cancelled ones fall out here."""
+        while heap and heap[0][2].state != "queued":
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None

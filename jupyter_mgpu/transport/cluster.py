@@ -1,0 +1,240 @@
+"""Starts, replaces and ends the processes of one pool, through ipyparallel's launchers."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu.on_engine import guard
+
+CONTROLLER_ARGS = [
+    # The hub finishes a registration at the next heartbeat but one: 3 s by default. Short beats
+    # need many permitted misses, or an engine that swaps for a moment is dropped.
+    "--HeartMonitor.period=250",
+    "--HeartMonitor.max_heartmonitor_misses=40",
+    # Threads instead of one process for each scheduler, and no database of all results.
+    "--IPController.use_threads=True",
+    "--nodb",
+    "--ip=127.0.0.1",
+    "--log-level=ERROR",
+]
+
+_log = logging.Logger("jupyter_mgpu.cluster", logging.CRITICAL)
+_log.addHandler(logging.NullHandler())
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """One started engine process.
+
+    Attributes:
+        rank: Its place in the pool.
+        start: How many engines were started for this rank before it.
+        pid: The process, which leads a session and process group of its own.
+        pidfd: Refers to just this process, also when the pid is used again.
+    """
+
+    rank: int
+    start: int
+    pid: int
+    pidfd: int
+
+    def signal(self, signum: int) -> bool:
+        """Send a signal to exactly this process; False if it is gone."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, signum)
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End the process and its children at once; also when it is stopped (SIGSTOP)."""
+        if self.signal(0):
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def exit_code(self) -> int | None:
+        """Return how it ended: a code, a negative signal number, or None if not known."""
+        try:
+            result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return None  # somebody else has asked first
+        if result is None:
+            return None
+        killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+        return -result.si_status if killed else result.si_status
+
+    def close(self) -> None:
+        """Forget the process."""
+        os.close(self.pidfd)
+
+
+class PoolCluster:
+    """The ipyparallel cluster of one pool: a controller, and one engine set per rank.
+
+    All methods run in the owner's event loop.
+
+    Args:
+        folder: The pool's private folder (0700).
+        url: Where engines find the owner.
+        token: The secret that they must know.
+    """
+
+    def __init__(self, folder: Path, url: str, token: str) -> None:
+        import ipyparallel as ipp
+
+        self._folder = folder
+        self._url = url
+        self._token = token
+        self._client: Any = None
+        self._exits: dict[int, int] = {}
+        self._cluster = ipp.Cluster(
+            profile_dir=str(self._profile()),
+            load_profile=False,
+            delay=0,
+            log=_log,
+            shutdown_atexit=False,
+            # Engines find the controller's file themselves, so that both start at once.
+            send_engines_connection_env=False,
+            controller_args=CONTROLLER_ARGS,
+        )
+
+    def _profile(self) -> Path:
+        profile = self._folder / "profile"
+        for part in ("security", "log", "pid", "startup"):
+            (profile / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+        return profile
+
+    async def start_controller(self) -> None:
+        """Start the controller; engines wait for its connection file."""
+        await self._cluster.start_controller(
+            controller_cmd=[sys.executable, "-m", "jupyter_mgpu.transport.controller_app"],
+            environment=self._environment(),
+        )
+
+    @property
+    def controller_pid(self) -> int | None:
+        """The controller's process, None when it does not run."""
+        controller = self._cluster.controller
+        return controller.pid if controller is not None and controller.running else None
+
+    async def ensure_controller(self) -> None:
+        """Start a new controller if the old one died; engines started before do not join it."""
+        if self._cluster.controller is not None and not self._cluster.controller.running:
+            self._cluster.controller = None
+            for file in (self._folder / "profile" / "security").glob("ipcontroller-*"):
+                file.unlink(missing_ok=True)
+            self._client = None
+        if self._cluster.controller is None:
+            await self.start_controller()
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "MGPU_OWNER": guard.owner_stamp(),
+            "MGPU_CLEANUP": str(self._folder),
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
+            # Frozen modules make the debugger warn at each start.
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+
+    async def start_engine(
+        self, rank: int, start: int, environment: dict[str, str], record: Path
+    ) -> EngineProcess:
+        """Start the engine of a rank.
+
+        Args:
+            rank: Its place in the pool; also its ipyparallel id.
+            start: How many engines were started for this rank before.
+            environment: Its pin and rendezvous variables.
+            record: The pool's record, removed by the guard when the owner is gone.
+        """
+        name = f"rank{rank}"
+        self._cluster.engines.pop(name, None)
+        settings = self._environment()
+        settings["MGPU_CLEANUP"] += os.pathsep + str(record)
+        settings |= {
+            "MGPU_RANK": str(rank),
+            "MGPU_START": str(start),
+            "MGPU_URL": self._url,
+            "MGPU_TOKEN": self._token,
+            "MGPU_SYS_PATH": json.dumps(sys.path),
+            **environment,
+        }
+        await self._cluster.start_engines(
+            1,
+            engine_set_id=name,
+            environment=settings,
+            engine_cmd=[sys.executable, *_interpreter_flags(), "-m",
+                        "jupyter_mgpu.transport.engine_app"],
+            engine_args=[
+                f"--IPEngine.id={rank}",
+                # The guard ends an engine whose owner died; a dead controller is no reason to.
+                "--IPEngine.max_heartbeat_misses=0",
+                # Signals go through the owner, death is seen on the pidfd: no helper process.
+                "--IPEngine.enable_nanny=False",
+                "--IPEngine.wait_for_url_file=60",
+                "--IPEngine.timeout=60",
+                "--log-level=ERROR",
+            ],
+        )
+        launcher = self._cluster.engines[name].launchers["0"]
+        return EngineProcess(rank, start, launcher.pid, os.pidfd_open(launcher.pid))
+
+    def exit_code(self, process: EngineProcess) -> int | None:
+        """Return how an engine ended, from the kernel or from ipyparallel's launcher."""
+        code = process.exit_code()
+        if code is not None:
+            return code
+        engine_set = self._cluster.engines.get(f"rank{process.rank}")
+        launcher = engine_set.launchers.get("0") if engine_set else None
+        if launcher is None or launcher.pid != process.pid:
+            return None
+        popen = launcher._popen_process  # noqa: SLF001 - psutil's wait took the code
+        return popen.returncode if popen else None
+
+    def output_of(self, rank: int) -> Path:
+        """Return the file that an engine's process writes to before its output is captured."""
+        log = self._folder / "profile" / "log"
+        files = sorted(log.glob(f"ipengine-*-rank{rank}-*.log"))
+        return files[-1] if files else log / "none"
+
+    async def client(self) -> Any:
+        """Connect ipyparallel's own client, for `pool.client` and `%%px`."""
+        await self.ensure_controller()
+        if self._client is None:
+            self._client = await self._cluster.connect_client()
+        return self._client
+
+    async def stop(self) -> None:
+        """End the controller; engines are ended by who started them."""
+        if self._client is not None:
+            self._client.close(linger=0)
+            self._client = None
+        pid = self.controller_pid
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            while self.controller_pid is not None and _is_alive(pid):
+                await asyncio.sleep(0.005)
+
+
+def _interpreter_flags() -> list[str]:
+    """Repeat the kernel's own interpreter flags, such as -X and -W."""
+    import subprocess
+
+    return [flag for flag in subprocess._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined] # noqa: SLF001 - the stdlib's own way to spawn an equal interpreter
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,99 @@
+"""The pool's engine: an ipyparallel engine with guards, a direct connection and a task runner.
+
+What ipyparallel's engine lacks or gets wrong is mended here, and only here.
+"""
+
+from jupyter_mgpu.on_engine import guard
+
+if __name__ == "__main__":
+    guard.install()  # before any thread and any heavy import
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ipykernel.iostream import OutStream
+from ipyparallel.engine import app
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+from jupyter_mgpu.on_engine.engine import Engine
+
+
+class EngineStream(OutStream):
+    """stdout or stderr: a task's text goes to the owner, all other text ipyparallel's way."""
+
+    _mgpu_engine: Any = None
+
+    def write(self, string: str) -> int | None:  # noqa: D102 - as in the base class
+        engine = self._mgpu_engine
+        if engine is not None and engine.output.write(self.name, string):
+            return len(string)
+        return super().write(string)
+
+
+class _NoShellChannelThread:
+    """Stands where ipykernel 7 looks for its shell channel thread, which engines do not have."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class EngineKernel(IPythonParallelKernel):
+    """ipyparallel's kernel, with what ipykernel 7 expects of a kernel."""
+
+    # ipykernel 7 reads `.parent_thread` for each cell with `await`; ipyparallel's engine leaves
+    # None there, so that the handler died and no reply was ever sent.
+    shell_channel_thread = _NoShellChannelThread()
+
+
+class EngineApp(app.IPEngine):
+    """One engine of the pool."""
+
+    def load_connection_file(self) -> None:  # noqa: D102 - as in the base class
+        if not self.connection_info_env:
+            _wait_for_json(Path(self.url_file), float(self.wait_for_url_file))
+        super().load_connection_file()
+
+    async def complete_registration(self, *args: Any) -> None:  # noqa: D102 - as in the base
+        await super().complete_registration(*args)
+        self.engine = Engine(self.kernel.shell, self.loop.asyncio_loop)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, EngineStream):
+                stream._mgpu_engine = self.engine  # noqa: SLF001 - our own class
+        signal.signal(signal.SIGINT, self.engine.runner.on_sigint)
+        self.engine.start()
+
+
+def _wait_for_json(path: Path, timeout: float) -> None:
+    """Wait for the controller's connection file to be there and whole."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            json.loads(path.read_text())
+        except (OSError, ValueError):
+            time.sleep(0.005)
+        else:
+            return
+
+
+def main() -> None:
+    """Run the engine until it is told to end."""
+    app.Kernel = EngineKernel
+    sys.path[:] = [path for path in json.loads(os.environ["MGPU_SYS_PATH"])]
+    EngineApp.launch_instance(
+        out_stream_factory=f"{EngineStream.__module__}.{EngineStream.__name__}"
+    )
+
+
+if __name__ == "__main__":
+    # Classes must be found by their import name, not as part of `__main__`, which is the user's.
+    from jupyter_mgpu.transport import engine_app
+
+    engine_app.main()
