@@ -5,6 +5,8 @@
     - GpuNotFoundError
     - DuplicateGpuError
     - GpuBusyError       leased by another pool, or used by a foreign process
+  + LeaseError           the records of who holds which GPU cannot be used
+  + GpuProofError        CUDA shows other GPUs than it should, or does not say which
   + PoolClosedError      the pool was shut down
   + PoolStartError       an engine did not come up; its last lines are told
   + EngineDiedError      an engine exited before it replied
@@ -59,7 +61,15 @@ class DuplicateGpuError(SelectionError):
 
 
 class GpuBusyError(SelectionError):
-    """A requested GPU is in use by somebody else, who is named."""
+    """A requested GPU is in use by somebody else, who is named.
+
+    Attributes:
+        holders: One clause per GPU, such as "GPU 2 is used by python (pid 4242, user bob)".
+    """
+
+    def __init__(self, message: str, *, holders: Sequence[str] = ()) -> None:
+        self.holders = tuple(holders)
+        super().__init__(message)
 
 
 class PoolClosedError(MgpuError):
@@ -114,3 +124,11 @@ class CollectiveError(MgpuError, RuntimeError):
 
 class OwnerError(MgpuError):
     """The pool's owner does not answer, or refuses a request."""
+
+
+class LeaseError(MgpuError):
+    """The records that say who holds which GPU cannot be used."""
+
+
+class GpuProofError(MgpuError):
+    """CUDA shows an engine other GPUs than it should, or does not say which."""

@@ -1,0 +1,21 @@
+"""The GPUs of this machine: see them, choose and lease some, pin engines to them, prove it."""
+
+from jupyter_mgpu.gpus.choosing import Choice, Request, Slot, choose
+from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
+from jupyter_mgpu.gpus.table import GpuRow, GpuTable, gpu_count, gpu_table
+from jupyter_mgpu.gpus.waiting import wait_for_free
+
+__all__ = [
+    "CPU_ENVIRONMENT",
+    "Choice",
+    "GpuRow",
+    "GpuTable",
+    "Proof",
+    "Request",
+    "Slot",
+    "choose",
+    "gpu_count",
+    "gpu_table",
+    "prove",
+    "wait_for_free",
+]

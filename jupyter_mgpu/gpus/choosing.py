@@ -1,0 +1,311 @@
+"""Chooses the devices of a pool's engines, and leases them, while no other pool chooses.
+
+request -> inventory, mask -> [host-wide lock: leases, readings -> devices -> claims] -> slots
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from jupyter_mgpu import cuda, host
+from jupyter_mgpu.devices import Device, listed, parse_gpus, select_devices
+from jupyter_mgpu.errors import GpuBusyError, SelectionError
+from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Mask, Proof, compare, pin, read_mask
+from jupyter_mgpu.gpus.usage import Usage, read_usages
+from jupyter_mgpu.leases import PATHS_VARIABLE, Claim, LeaseBook
+from jupyter_mgpu.nvml import Inventory, read_inventory
+
+WAYS_OUT = "Choose other GPUs, wait for them with --wait, or share them with --share."
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a pool asks for.
+
+    Attributes:
+        n: How many engines: exactly, from-to, or None for one per free GPU.
+        gpus: What the user typed after `--gpus`; None leaves the choice to us.
+        per_gpu: Engines that share each GPU.
+        gpus_per_engine: GPUs that each engine gets.
+        share: Take GPUs that others use as well.
+        visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool in rank order.
+        pool: The pool's name, for the lease.
+        first_rank: The first new rank, for a pool that grows.
+    """
+
+    n: int | tuple[int, int] | None = None
+    gpus: str | None = None
+    per_gpu: int = 1
+    gpus_per_engine: int = 1
+    share: bool = False
+    visible: Literal["own", "pool"] = "own"
+    pool: str = "pool"
+    notebook: str | None = None
+    kernel_id: str | None = None
+    first_rank: int = 0
+
+    @property
+    def smallest(self) -> int:
+        """The fewest engines that will do."""
+        return self.n[0] if isinstance(self.n, tuple) else self.n or 1
+
+    @property
+    def largest(self) -> int | None:
+        """The most engines wanted; None for as many as there are free GPUs."""
+        return self.n[1] if isinstance(self.n, tuple) else self.n
+
+    def num_gpus(self, num_engines: int) -> int:
+        """Count the GPUs that so many engines need."""
+        return -(-num_engines // self.per_gpu) * self.gpus_per_engine
+
+    def num_engines(self, num_gpus: int) -> int:
+        """Count the engines that so many GPUs can take."""
+        return num_gpus // self.gpus_per_engine * self.per_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one engine is given.
+
+    Attributes:
+        devices: Its own GPUs; empty for a CPU engine.
+        visible: The GPUs that it sees, in the order of its `cuda:0`, `cuda:1`, ...
+        environment: The variables to set before its start.
+        claim: Its leases; None for a CPU engine.
+    """
+
+    rank: int
+    devices: tuple[Device, ...]
+    visible: tuple[Device, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    claim: Claim | None = None
+
+    @property
+    def lease_paths(self) -> tuple[Path, ...]:
+        """The records that the engine's watchdog has to lock."""
+        return self.claim.paths if self.claim is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engines that a pool can start.
+
+    Attributes:
+        slots: One per engine, in rank order.
+        sentences: What the user should be told.
+        inventory: The machine's GPUs at that moment.
+    """
+
+    slots: tuple[Slot, ...]
+    sentences: tuple[str, ...]
+    inventory: Inventory
+
+    @property
+    def has_gpus(self) -> bool:
+        """The engines have GPUs."""
+        return any(slot.devices for slot in self.slots)
+
+    def drop(self) -> None:
+        """Give all GPUs back, because the pool does not start."""
+        for slot in self.slots:
+            if slot.claim is not None:
+                slot.claim.drop()
+
+    def prove(self, base_environment: Mapping[str, str] | None = None) -> list[Proof]:
+        """Ask CUDA what each GPU engine will see; one proof per slot that has devices."""
+        base = os.environ if base_environment is None else base_environment
+        slots = [slot for slot in self.slots if slot.devices]
+        answers = cuda.visible_uuids([{**base, **slot.environment} for slot in slots])
+        return [
+            compare(slot.rank, slot.visible, answer, self.inventory.devices)
+            for slot, answer in zip(slots, answers, strict=True)
+        ]
+
+
+def choose(request: Request, book: LeaseBook | None = None) -> Choice:
+    """Choose and lease the devices for a pool.
+
+    A GPU is free without a live lease, without a compute process of somebody else, and with less
+    than 500 MiB in use where the driver lists no process. The notebook's own GPU counts as free,
+    comes last and is told.
+
+    Raises:
+        SelectionError: If the request cannot be met on this machine.
+        GpuBusyError: If it could be met, but others use the GPUs; it names them.
+    """
+    _check(request)
+    inventory = read_inventory()
+    mask = read_mask(inventory)
+    if not mask.devices:
+        return _choose_cpus(request, inventory, mask)
+    book = book or LeaseBook()
+    with book.choosing():
+        usages = read_usages(mask.devices, book.live())
+        picked = _pick(request, usages, mask, inventory)
+        slots = _make_slots(request, [usage.device for usage in picked], inventory, book)
+    sentences = _sentences(request, picked, usages, mask)
+    if not host.is_host_pid_namespace():
+        sentences.append(
+            "In a container, pools of other containers are recognised by their GPU processes "
+            f"alone, unless {book.folder} is shared with them."
+        )
+    return Choice(slots, tuple(sentences), inventory)
+
+
+def _check(request: Request) -> None:
+    if request.smallest < 1 or (request.largest or 1) < request.smallest:
+        raise SelectionError(f"A pool of {request.n} engines cannot be started. Ask for 1 or more.")
+    if request.per_gpu < 1 or request.gpus_per_engine < 1:
+        raise SelectionError("--per-gpu and --gpus-per-engine need a number of at least 1.")
+    if request.per_gpu > 1 and request.gpus_per_engine > 1:
+        raise SelectionError(
+            "--per-gpu and --gpus-per-engine exclude each other: either several engines share "
+            "a GPU, or an engine has several."
+        )
+
+
+def _choose_cpus(request: Request, inventory: Inventory, mask: Mask) -> Choice:
+    why = mask.sentence if inventory.trouble is None else str(inventory.trouble)
+    if request.gpus is not None:
+        parse_gpus(request.gpus)
+        raise SelectionError(
+            f"--gpus {request.gpus} was asked for, but no GPU can be used. {why} "
+            "Without --gpus the engines run on the CPU."
+        )
+    sentences = [f"The engines run on the CPU. {why}"]
+    number = request.largest
+    if number is None or isinstance(request.n, tuple):
+        default = host.default_cpu_count()
+        number = max(request.smallest, min(number or default.num_engines, default.num_engines))
+        sentences.append(default.reason)
+    ranks = range(request.first_rank, request.first_rank + number)
+    slots = tuple(Slot(rank, (), (), dict(CPU_ENVIRONMENT)) for rank in ranks)
+    return Choice(slots, tuple(sentences), inventory)
+
+
+def _pick(
+    request: Request, usages: Sequence[Usage], mask: Mask, inventory: Inventory
+) -> list[Usage]:
+    if request.gpus is not None:
+        return _pick_named(request, request.gpus, usages, mask, inventory)
+    return _pick_free(request, usages, mask)
+
+
+def _pick_named(
+    request: Request, gpus: str, usages: Sequence[Usage], mask: Mask, inventory: Inventory
+) -> list[Usage]:
+    named = select_devices(parse_gpus(gpus, inventory.devices), inventory.devices)
+    by_device = {usage.device: usage for usage in usages}
+    for device in named:
+        if device not in by_device:
+            raise SelectionError(
+                f"{device.label} is hidden from this notebook: {mask.sentence} Choose from: "
+                f"{listed(mask.devices)}."
+            )
+    _check_number(request, gpus, len(named))
+    picked = [by_device[device] for device in named]
+    busy = [usage.clause for usage in picked if usage.holders]
+    if busy and not request.share:
+        raise GpuBusyError(f"{'; '.join(busy)}. {WAYS_OUT}", holders=busy)
+    return picked
+
+
+def _check_number(request: Request, gpus: str, num_gpus: int) -> None:
+    if num_gpus % request.gpus_per_engine:
+        raise SelectionError(
+            f"--gpus {gpus} names {num_gpus} GPUs, which {request.gpus_per_engine} GPUs per "
+            "engine do not divide."
+        )
+    num_engines = request.num_engines(num_gpus)
+    largest = request.largest
+    if largest is not None and not request.smallest <= num_engines <= largest:
+        asked = f"{request.smallest} to {largest}" if isinstance(request.n, tuple) else largest
+        raise SelectionError(
+            f"{asked} engines were asked for, but --gpus {gpus} makes {num_engines}. "
+            "Leave one of the two out."
+        )
+
+
+def _pick_free(request: Request, usages: Sequence[Usage], mask: Mask) -> list[Usage]:
+    candidates = [usage for usage in usages if request.share or not usage.holders]
+    candidates.sort(key=lambda usage: (len(usage.holders), usage.is_used_by_this_notebook))
+    fitting = request.num_engines(len(candidates))
+    number = min(request.largest or fitting, fitting)
+    if number < request.smallest or number == 0:
+        raise _too_few(request, len(candidates), usages, mask)
+    return candidates[: request.num_gpus(number)]
+
+
+def _too_few(
+    request: Request, num_free: int, usages: Sequence[Usage], mask: Mask
+) -> SelectionError:
+    needed = request.num_gpus(request.smallest)
+    engines = "1 engine needs" if request.smallest == 1 else f"{request.smallest} engines need"
+    gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
+    if needed > len(usages):
+        return SelectionError(
+            f"{engines} {gpus}, but this notebook may use {len(usages)}: "
+            f"{listed(mask.devices)}. Ask for fewer, or put several engines on a GPU with "
+            "--per-gpu."
+        )
+    busy = [usage.clause for usage in usages if usage.holders]
+    return GpuBusyError(
+        f"{engines} {gpus}, but {num_free} of {len(usages)} are free: {'; '.join(busy)}. "
+        f"{WAYS_OUT if num_free == 0 else 'Ask for fewer, wait with --wait, or use --share.'}",
+        holders=busy,
+    )
+
+
+def _make_slots(
+    request: Request, devices: Sequence[Device], inventory: Inventory, book: LeaseBook
+) -> tuple[Slot, ...]:
+    number = request.num_engines(len(devices))
+    number = min(number, request.largest or number)
+    width = request.gpus_per_engine
+    shares = [tuple(devices[place // request.per_gpu * width :][:width]) for place in range(number)]
+    everything = tuple(dict.fromkeys(device for share in shares for device in share))
+    slots: list[Slot] = []
+    with contextlib.ExitStack() as undo:
+        for rank, share in enumerate(shares, start=request.first_rank):
+            visible = everything if request.visible == "pool" else share
+            _check_instances(visible)
+            claim = book.claim(
+                [device.uuid for device in share],
+                rank=rank,
+                pool=request.pool,
+                notebook=request.notebook,
+                kernel_id=request.kernel_id,
+            )
+            undo.callback(claim.drop)
+            environment = pin(visible, inventory)
+            environment[PATHS_VARIABLE] = os.pathsep.join(str(path) for path in claim.paths)
+            slots.append(Slot(rank, share, visible, environment, claim))
+        undo.pop_all()
+    return tuple(slots)
+
+
+def _check_instances(visible: Sequence[Device]) -> None:
+    instances = [device for device in visible if device.mig is not None]
+    if instances and len(visible) > 1:
+        raise SelectionError(
+            f"An engine can see one MIG instance only, not {len(visible)} devices "
+            f"({', '.join(device.label for device in visible)}). Leave out --gpus-per-engine "
+            "and --visible pool."
+        )
+
+
+def _sentences(
+    request: Request, picked: Sequence[Usage], usages: Sequence[Usage], mask: Mask
+) -> list[str]:
+    told = [mask.sentence] if mask.sentence else []
+    for usage in picked:
+        if usage.is_used_by_this_notebook:
+            told.append(f"{usage.device.label} is used by this notebook itself as well.")
+        if usage.holders:
+            told.append(f"{usage.clause} as well, and shared.")
+    if request.gpus is None and request.largest is None:
+        told += [f"{u.clause}, and left out." for u in usages if u not in picked]
+    return told

@@ -1,0 +1,182 @@
+"""Who uses which device: the driver's processes matched with leases and with this notebook."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from jupyter_mgpu import cuda, host
+from jupyter_mgpu.devices import Device
+from jupyter_mgpu.leases import PATHS_VARIABLE, Lease
+from jupyter_mgpu.nvml import GpuProcess, Reading, read_devices
+
+MEMORY_OF_AN_IDLE_GPU_BYTES = 500 * 2**20
+"""Below this a GPU without listed processes counts as free: drivers keep some for themselves."""
+
+_BYTES_PER_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process on a device, or a lease whose process the driver does not show.
+
+    Attributes:
+        pid: As the driver knows it; the pool's process for a bare lease.
+        is_visible: False where the pid belongs to a namespace that cannot be seen from here.
+        is_this_notebook: It is this process or a child of it.
+        lease: The engine's hold that it belongs to.
+    """
+
+    pid: int
+    name: str | None = None
+    user: str | None = None
+    memory_used_bytes: int | None = None
+    is_visible: bool = True
+    is_this_notebook: bool = False
+    lease: Lease | None = None
+
+    def __str__(self) -> str:
+        if self.lease is not None:
+            return self.lease.holder
+        if self.is_this_notebook:
+            return f"this notebook (pid {self.pid})"
+        if not self.is_visible:
+            return f"a process not visible from here (pid {self.pid} on the host)"
+        return f"{self.name or 'a process'} (pid {self.pid}, user {self.user or 'unknown'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One device with its reading and who is on it."""
+
+    device: Device
+    reading: Reading
+    users: tuple[GpuUser, ...]
+
+    @property
+    def holders(self) -> list[str]:
+        """Who keeps it from being free; empty for a free device."""
+        others = [str(user) for user in self.users if not user.is_this_notebook]
+        if others or self.users:
+            return list(dict.fromkeys(others))
+        used = self.reading.memory_used_bytes
+        if used is not None and used >= MEMORY_OF_AN_IDLE_GPU_BYTES:
+            return [f"a process that the driver does not name ({used / _BYTES_PER_GIB:.1f} GiB)"]
+        return []
+
+    @property
+    def is_used_by_this_notebook(self) -> bool:
+        """This notebook's own process has something on it."""
+        return any(user.is_this_notebook and user.lease is None for user in self.users)
+
+    @property
+    def clause(self) -> str:
+        """Say who uses it: `GPU 2 is used by python (pid 4242, user bob)`."""
+        return f"{self.device.label} is used by {' and '.join(self.holders)}"
+
+
+def read_usages(devices: Sequence[Device], leases: Sequence[Lease]) -> list[Usage]:
+    """Read every device and match its processes with leases and with this notebook."""
+    own_contexts = cuda.uuids_with_own_context()
+    return [
+        Usage(device, reading, tuple(_users(device, reading, leases, own_contexts)))
+        for device, reading in zip(devices, read_devices(devices), strict=True)
+    ]
+
+
+def _users(
+    device: Device, reading: Reading, leases: Sequence[Lease], own_contexts: frozenset[str]
+) -> Iterable[GpuUser]:
+    held = [lease for lease in leases if lease.gpu_uuid == device.uuid]
+    users = [_identify(process, held) for process in reading.processes or ()]
+    if cuda.bare_uuid(device.uuid) in own_contexts:
+        users = _with_own_context(users)
+    seen = {user.lease for user in users}
+    bare = (
+        GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in held if lease not in seen
+    )
+    return [*users, *bare]
+
+
+def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
+    """Find this process among pids of the host, where it has a context for certain."""
+    if any(user.is_this_notebook for user in users):
+        return users
+    strangers = [user for user in users if not user.is_visible]
+    own = GpuUser(pid=os.getpid(), is_this_notebook=True)
+    if len(strangers) == 1:
+        users = [user for user in users if user is not strangers[0]]
+        own = GpuUser(
+            pid=strangers[0].pid,
+            memory_used_bytes=strangers[0].memory_used_bytes,
+            is_this_notebook=True,
+        )
+    return [own, *users]
+
+
+def _identify(process: GpuProcess, held: Sequence[Lease]) -> GpuUser:
+    try:
+        found = psutil.Process(process.pid)
+        with found.oneshot():
+            name, user = found.name(), _user_of(found)
+        lineage = [process.pid, *(parent.pid for parent in found.parents())]
+    except psutil.Error:
+        return _stranger(process)
+    if not _is_gpu_process(process.pid):
+        return _stranger(process)
+    lease = _lease_of(process.pid, user, held)
+    return GpuUser(
+        pid=process.pid,
+        name=name,
+        user=user,
+        memory_used_bytes=process.memory_used_bytes,
+        is_this_notebook=lease is None and os.getpid() in lineage,
+        lease=lease,
+    )
+
+
+def _stranger(process: GpuProcess) -> GpuUser:
+    return GpuUser(pid=process.pid, memory_used_bytes=process.memory_used_bytes, is_visible=False)
+
+
+def _user_of(process: psutil.Process) -> str | None:
+    try:
+        return str(process.username())
+    except (psutil.Error, KeyError):
+        return None
+
+
+def _is_gpu_process(pid: int) -> bool:
+    """Tell whether a pid from the driver is the process that bears this number here.
+
+    In a container the driver's pids are the host's, and the same number may be somebody else.
+    """
+    if pid == os.getpid() or host.is_host_pid_namespace():
+        return True
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except PermissionError:
+        return True  # another user's: nothing speaks against it
+    except OSError:
+        return False
+    return "libcuda" in maps or "/dev/nvidia" in maps
+
+
+def _lease_of(pid: int, user: str | None, held: Sequence[Lease]) -> Lease | None:
+    named = _leases_named_by(pid)
+    for lease in held:
+        if lease.path is not None and str(lease.path) in named:
+            return lease
+    # Another user's environment cannot be read: one lease of that user leaves no doubt.
+    theirs = [lease for lease in held if lease.user == user]
+    return theirs[0] if len(theirs) == 1 and not named and pid != os.getpid() else None
+
+
+def _leases_named_by(pid: int) -> list[str]:
+    try:
+        environment = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return []
+    return str(environment.get(PATHS_VARIABLE, "")).split(os.pathsep)

@@ -1,0 +1,21 @@
+"""The only door to NVML: readings in, frozen records with units out.
+
+    caller -> driver.run(job) -> one daemon thread -> pynvml -> libnvidia-ml.so.1
+
+Nothing here creates a CUDA context, and importing it imports no pynvml and touches no GPU.
+"""
+
+from jupyter_mgpu.nvml.driver import NvmlTroubleError, Trouble
+from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, read_inventory
+from jupyter_mgpu.nvml.reading import GpuProcess, Reading, read_devices
+
+__all__ = [
+    "GpuProcess",
+    "Inventory",
+    "NvmlTroubleError",
+    "Reading",
+    "Trouble",
+    "UnusableGpu",
+    "read_devices",
+    "read_inventory",
+]
