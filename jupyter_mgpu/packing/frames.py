@@ -1,0 +1,107 @@
+"""pack and unpack: an object to frames and back."""
+
+import io
+import pickle
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jupyter_mgpu.errors import PackingError
+from jupyter_mgpu.packing.faults import find_fault
+from jupyter_mgpu.packing.pickler import Pickler
+
+Frame = bytes | memoryview
+
+# Below this a message of its own costs more than the copy into the stream.
+APART_BYTES = 4096
+
+
+def pack(obj: Any, *, copy: bool = False, labels: Sequence[str] = ()) -> list[Frame]:
+    """Pack an object into frames.
+
+    Args:
+        obj: Any object. What was defined in the notebook goes by value, in its newest version.
+        copy: Frames own their data, so that the caller may change the object at once. Otherwise
+            large frames are views of the object's memory.
+        labels: Where obj is a tuple, what errors call its items.
+
+    Returns:
+        The pickle stream, then the buffers that travel apart (larger than 4 KiB).
+
+    Raises:
+        PackingError: If a part cannot be pickled. Its path and the reason are told.
+    """
+    try:
+        stream, buffers = _dump(obj)
+    except Exception as error:
+        path = find_fault(obj, _try_to_dump, labels)
+        raise PackingError(describe_fault(path, error)) from error
+    return [stream, *(bytes(view) if copy else view for view in buffers)]
+
+
+def unpack(frames: Sequence[Any]) -> Any:
+    """Rebuild an object from frames. Its arrays and tensors can be written.
+
+    Frames that can be written are used in place, others are copied.
+
+    Raises:
+        PackingError: If the object cannot be rebuilt; its own error is the cause.
+    """
+    try:
+        return pickle.loads(frames[0], buffers=_writable(frames[1:]))
+    except Exception as error:
+        raise PackingError(_describe_rebuild(error)) from error
+
+
+def count_bytes(frames: Sequence[Any]) -> int:
+    """Count the bytes of all frames."""
+    return sum(memoryview(frame).nbytes for frame in frames)
+
+
+def describe_fault(path: str, error: BaseException) -> str:
+    """Say in one line which part cannot be packed, and why."""
+    reason = str(error) or type(error).__name__
+    return f"{path}: {reason}" if path else reason
+
+
+def _dump(obj: Any, compact: frozenset[int] = frozenset()) -> tuple[bytes, list[memoryview]]:
+    buffers: list[memoryview] = []
+
+    def keep_apart(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            view = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if view.nbytes <= APART_BYTES:
+            return True
+        buffers.append(view)
+        return False
+
+    with io.BytesIO() as file:
+        pickler = Pickler(file, keep_apart, compact)
+        pickler.dump(obj)
+        wasteful = pickler.storages.wasteful()
+        if not wasteful:
+            return file.getvalue(), buffers
+    return _dump(obj, wasteful | compact)
+
+
+def _try_to_dump(obj: Any) -> None:
+    Pickler(io.BytesIO(), lambda _: False).dump(obj)
+
+
+def _writable(frames: Sequence[Any]) -> Iterator[Any]:
+    for frame in frames:
+        view = memoryview(frame)
+        yield bytearray(view) if view.readonly else view
+
+
+def _describe_rebuild(error: BaseException) -> str:
+    steps = [
+        step.name for step in traceback.extract_tb(error.__traceback__) if step.filename != __file__
+    ]
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    place = f" in {inner.tb_frame.f_code.co_qualname}" if steps and inner is not None else ""
+    return f"An object cannot be rebuilt here: {type(error).__name__}{place}: {error}"
