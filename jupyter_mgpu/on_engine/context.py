@@ -25,7 +25,9 @@ class EngineContext:
     world_size: int
     device: str
     emit: Emit
+    namespace: Any  # the EngineNamespace
     task: RunningTask | None = None
+    kept: dict[str, Any] = field(default_factory=dict)  # values that a kernel's Composite owns
 
 
 _context: EngineContext | None = None
@@ -73,6 +75,39 @@ def stop_requested() -> bool:
     """
     context = _context
     return bool(context and context.task and context.task.stop_requested.is_set())
+
+
+def read_value(name: str) -> Any:
+    """Return a value of this engine: one kept for a Composite, or a variable.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    engine = _require()
+    if name in engine.kept:
+        return engine.kept[name]
+    try:
+        return engine.namespace.get(name)
+    except KeyError:
+        raise KeyError(f"Rank {engine.rank} has no variable {name!r}.") from None
+
+
+def assign_value(name: str, value: Any) -> None:
+    """Set a variable of this engine."""
+    _require().namespace.set_value(name, value)
+
+
+def delete_value(name: str) -> None:
+    """Forget a variable or a kept value of this engine; harmless where there is none."""
+    engine = _require()
+    engine.kept.pop(name, None)
+    engine.namespace.delete(name)
+
+
+def _require() -> EngineContext:
+    if _context is None:
+        raise RuntimeError("This process is no engine of a pool.")
+    return _context
 
 
 def _number(name: str, value: Any) -> float:

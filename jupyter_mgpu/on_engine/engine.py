@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.on_engine import context, failure, guard, process_group, streams
+from jupyter_mgpu.on_engine import context, failure, guard, namespace, process_group, streams
 from jupyter_mgpu.on_engine.link import EngineLink
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
 from jupyter_mgpu.on_engine.runner import Runner
@@ -32,6 +32,7 @@ class Engine:
     def __init__(self, shell: Any, loop: asyncio.AbstractEventLoop) -> None:
         variables = os.environ
         self._rank = int(variables["MGPU_RANK"])
+        self._loop = loop
         self._shell = shell
         self._device = variables.get("MGPU_DEVICE", "cpu")
         self._link = EngineLink(
@@ -40,12 +41,16 @@ class Engine:
             variables.pop("MGPU_TOKEN"),  # user code and its children need not have it
             loop,
         )
+        self._namespace = EngineNamespace(shell.user_ns)
         self._context = context.EngineContext(
-            self._rank, int(variables["WORLD_SIZE"]), self._device, self._link.emit
+            self._rank,
+            int(variables["WORLD_SIZE"]),
+            self._device,
+            self._link.emit,
+            self._namespace,
         )
         context.enter(self._context)
         packing.set_device(self._device)
-        self._namespace = EngineNamespace(shell.user_ns)
         self.output = streams.TaskOutput(
             self._link.emit, log_fd=log_descriptor(), rank=self._rank
         )
@@ -54,10 +59,8 @@ class Engine:
             "stack": self._stack,
             "status": self._status,
             "changed": lambda names: sorted(self._namespace.changed(names)),
-            "summary": self._namespace.summary,
+            "summary": self._summary,
             "abort_if_still": self._abort_if_still,
-            "fetch": lambda name: packing.pack(self._namespace.get(name), copy=True),
-            "delete": self._namespace.delete,
         }
 
     def start(self) -> None:
@@ -86,24 +89,22 @@ class Engine:
         elif operation == "exit":
             os.kill(os.getpid(), signal.SIGKILL)
         elif operation == "rpc":
-            self._answer(header, frames)
+            self._answer(header)
+        elif operation == "comm":
+            self._loop.call_soon_threadsafe(self.output.on_comm, header, frames)
 
-    def _answer(self, header: Header, frames: list[Frame]) -> None:
+    def _answer(self, header: Header) -> None:
         reply: Header = {"op": "reply", "id": header["id"]}
-        out: list[Frame] = []
         try:
-            if header["name"] == "assign":
-                self._namespace.set_value(header["args"]["name"], packing.unpack(frames))
-                value: Any = None
-            else:
-                value = self._answers[header["name"]](**header["args"])
-            if isinstance(value, list) and value and isinstance(value[0], bytes | memoryview):
-                out, value = value, None
-            reply["value"] = value
+            reply["value"] = self._answers[header["name"]](**header["args"])
         except BaseException as error:  # noqa: BLE001 - every request gets a reply
             reply["failure"] = failure.describe(error)
-            out = packing.pack_exception(error) or []
-        self._link.reply(reply, out)
+        self._link.reply(reply, [])
+
+    def _summary(self, names: list[str]) -> dict[str, Any]:
+        kept = {name: self._context.kept[name] for name in names if name in self._context.kept}
+        others = [name for name in names if name not in kept]
+        return {**self._namespace.summary(others), **namespace.summarize(kept)}
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -121,9 +122,10 @@ class Engine:
 
         While data flows an abort can leave gloo waiting for ever, hence the two looks.
         """
-        before = self.runner.main_stack()
+        before = process_group.state()
         time.sleep(STILL_S)
-        if self.runner.running != task or self.runner.main_stack() != before:
+        after = process_group.state()
+        if self.runner.running != task or not process_group.is_still(before, after):
             return {"aborted": False}
         return {"aborted": True, **process_group.abort()}
 

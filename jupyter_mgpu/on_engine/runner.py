@@ -88,7 +88,7 @@ class Runner:
             self._prepare(header)
             if not is_cell:
                 reply = self._guarded(lambda: self._call(frames))
-                self._finish(header, "ok", reply)
+                self._finish(header, reply)
                 return None
             missing = self._namespace.receive(frames) if frames else []
             if missing:
@@ -101,7 +101,7 @@ class Runner:
                 pending = self._loop.create_task(self._await(header, cell, awaitable))
                 self._awaiting = pending
                 return pending
-            self._finish(header, "ok", cell.reply())
+            self._finish(header, cell.reply())
         except BaseException as error:  # noqa: BLE001 - every request gets a reply
             self._fail(header, error)
         return None
@@ -109,7 +109,7 @@ class Runner:
     async def _await(self, header: Header, cell: Cell, awaitable: Coroutine[Any, Any, Any]) -> None:
         try:
             cell.finish(await _Steps(awaitable, self))
-            self._finish(header, "ok", cell.reply())
+            self._finish(header, cell.reply())
         except asyncio.CancelledError:
             self._fail(header, KeyboardInterrupt())
         except TaskInterrupted:
@@ -122,15 +122,19 @@ class Runner:
             self._loop.call_soon(self._next)
 
     def _prepare(self, header: Header) -> None:
-        if header.get("environment"):
-            os.environ.update(header["environment"])
-        self._context.world_size = header.get("world_size", self._context.world_size)
+        self._set_world_size(header["world_size"])
         if header.get("follow"):
             reload.apply_follow(header["follow"])
         if header.get("gang"):
-            self._shell.user_ns["world_size"] = self._context.world_size
-            process_group.begin(header.get("generation", 0))
+            process_group.begin(header["generation"], header["gang"])
         self._guarded(reload.reload_changed)
+
+    def _set_world_size(self, world_size: int) -> None:
+        """Follow a pool that grew or shrank."""
+        if world_size != self._context.world_size:
+            self._context.world_size = self._shell.user_ns["world_size"] = world_size
+            for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "JAX_NUM_PROCESSES"):
+                os.environ[name] = str(world_size)
 
     def _call(self, frames: list[Frame]) -> list[Frame]:
         function, args, kwargs = packing.unpack(frames)
@@ -148,8 +152,9 @@ class Runner:
         finally:
             self._is_armed = False
 
-    def _finish(self, header: Header, status: str, frames: list[Frame]) -> None:
-        self._done(header, {"status": status}, frames)
+    def _finish(self, header: Header, frames: list[Frame]) -> None:
+        process_group.check()
+        self._done(header, {"status": "ok"}, frames)
 
     def _fail(self, header: Header, error: BaseException) -> None:
         interrupted = isinstance(error, KeyboardInterrupt)

@@ -1,7 +1,9 @@
 """The owner's record of one rank: its process, its state, and what it works on."""
 
 import asyncio
+import contextlib
 import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,6 @@ class EngineRecord:
     proven: bool | None = None
     rss_bytes: int | None = None
     doom: str | None = None  # why the owner itself ended the process
-    pipes: list[int] = field(default_factory=list)
     hello: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -103,50 +104,25 @@ class EngineRecord:
         if pages:
             self.rss_bytes = pages * PAGE_BYTES
 
-    def hold_pipes(self, descriptors: list[int]) -> None:
-        """Open the read ends of the pipes that capture the process's stdout and stderr.
-
-        What a dying process wrote last is still in them when nobody is left to read it there.
-        """
-        self.drop_pipes()
-        for descriptor in descriptors:
-            try:
-                path = f"/proc/{self.process.pid if self.process else 0}/fd/{descriptor}"
-                self.pipes.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-            except OSError:
-                continue
-
-    def drop_pipes(self) -> str:
-        """Read what is left in the pipes and close them."""
-        left = b""
-        for descriptor in self.pipes:
-            try:
-                left += os.read(descriptor, 1 << 16)
-            except OSError:
-                pass
-            os.close(descriptor)
-        self.pipes.clear()
-        return left.decode(errors="replace")
-
     def last_words(self, launcher_log: Path) -> str:
         """Return the last lines that the process wrote, wherever they went."""
         text = ""
         for path in (launcher_log, self.log):
-            try:
-                with path.open("rb") as file:
-                    file.seek(max(0, path.stat().st_size - 8192))
-                    text += file.read().decode(errors="replace")
-            except OSError:
-                continue
-        text += self.drop_pipes()
+            with contextlib.suppress(OSError):
+                text += read_tail(path, 8192)
         lines = [line for line in text.splitlines() if line.strip()]
         return "\n".join(lines[-STDERR_LINES:])
 
 
+def read_tail(path: Path, size: int) -> str:
+    """Read the end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - size))
+        return file.read().decode(errors="replace")
+
+
 def describe_exit(code: int | None) -> str:
     """Say how a process ended: `killed by SIGSEGV`, `exited with code 3`."""
-    import signal
-
     if code is None:
         return "ended for an unknown reason"
     if code >= 0:

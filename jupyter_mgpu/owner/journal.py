@@ -89,7 +89,7 @@ class Journal:
 
     def ended(self, task: Task, header: Header) -> None:
         """Write a task's record; cells are not recorded."""
-        if task.header.get("kind") != "call":
+        if not task.header.get("recorded"):
             return
         seen = self._seen(task)
         sizes = [len(frame) for frame in seen.frames]

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zmq
 
@@ -30,6 +30,7 @@ from jupyter_mgpu.owner.engine_record import (
     EngineRecord,
     describe_exit,
     oom_kills,
+    read_tail,
 )
 from jupyter_mgpu.owner.escalation import Escalation
 from jupyter_mgpu.owner.idle import IdleClock
@@ -68,6 +69,8 @@ class PoolPlan:
     kernel_id: str | None = None
     notebook: str | None = None
     idle_timeout_s: float | None = None
+    visible: Literal["own", "pool"] = "own"
+    shares_gpu: bool = False
     start_timeout_s: float = START_TIMEOUT_S
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -134,7 +137,7 @@ class Owner:
         self._router.bind(url)
         self._loop.add_reader(self._router.fd, self._on_router)
         self._cluster = PoolCluster(self.plan.folder, url, self._token)
-        self.plan.rendezvous.attach(self._loop)
+        self.plan.rendezvous.watch(self._loop)
         server = await endpoint.serve(self.socket, self._operations())
         try:
             await self._start_all()
@@ -161,7 +164,13 @@ class Owner:
         engine.state = EngineState.STARTING
         environment = {
             **engine.plan.environment,
-            **self.plan.rendezvous.environment(engine.rank, len(self.engines), self.generation),
+            **self.plan.rendezvous.environment(
+                engine.rank,
+                len(self.engines),
+                self.generation,
+                visible=self.plan.visible,
+                shares_gpu=self.plan.shares_gpu,
+            ),
             "MGPU_DEVICE": engine.plan.torch_device,
             "MGPU_LOG": str(engine.log),
         }
@@ -381,7 +390,7 @@ class Owner:
             **task.header,
             "op": "run",
             "task": task.id,
-            "gang": task.id if task.is_gang else None,
+            "gang": list(ranks) if task.is_gang else None,
             "generation": self.generation,
             "world_size": len(self.engines),
         }
@@ -455,14 +464,13 @@ class Owner:
                 self._on_message(identity, *decode([part.buffer for part in parts[1:]]))
 
     def _on_message(self, identity: bytes, header: Header, frames: list[Frame]) -> None:
-        kind, _, name = identity.decode(errors="replace").partition(":")
-        engine = self._engine_named(name)
+        engine = self._engine_named(identity.decode(errors="replace").partition(":")[2])
         if engine is None:
             return  # an engine that was replaced, or a stranger
         if header.get("op") == "hello":
             if hmac.compare_digest(str(header.get("token")), self._token):
                 self._known.add(identity)
-                self._on_hello(engine, kind, header)
+                self._on_hello(engine)
             return
         if identity not in self._known:
             return
@@ -478,9 +486,7 @@ class Owner:
         engine = self.engines.get(int(rank)) if rank.isdigit() else None
         return engine if engine is not None and engine.name == name else None
 
-    def _on_hello(self, engine: EngineRecord, kind: str, header: Header) -> None:
-        if kind == "work":
-            engine.hold_pipes(header.get("pipes", []))
+    def _on_hello(self, engine: EngineRecord) -> None:
         both = {f"{channel}:{engine.name}".encode() for channel in ("work", "control")}
         if both <= self._known:
             engine.hello.set()
@@ -498,8 +504,15 @@ class Owner:
             return
         engine.release()
         header["rank"] = engine.rank
-        self._is_dirty |= header.get("group") == "broken"
+        self._judge_group(task, header.get("group", {}))
         self._rank_done(task, engine.rank, header, frames)
+
+    def _judge_group(self, task: Task, health: dict[str, Any]) -> None:
+        """Note whether the ranks may go on with the process group that they have."""
+        sequences = task.info.setdefault("sequences", set())
+        if health.get("used"):
+            sequences.add(health.get("sequence"))
+        self._is_dirty |= not health.get("usable", True) or len(sequences) > 1
 
     def _rank_done(self, task: Task, rank: int, header: Header, frames: list[Frame]) -> None:
         task.running_on.discard(rank)
@@ -747,10 +760,7 @@ class Owner:
         }
 
     def _log_tail(self, rank: int, size: int = 65536) -> str:
-        path = self.engines[rank].log
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - size))
-            return file.read().decode(errors="replace")
+        return read_tail(self.engines[rank].log, size)
 
 
 def _count() -> Any:

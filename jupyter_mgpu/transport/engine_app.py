@@ -17,23 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ipykernel.iostream import OutStream
 from ipyparallel.engine import app
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from jupyter_mgpu.on_engine.engine import Engine
-
-
-class EngineStream(OutStream):
-    """stdout or stderr: a task's text goes to the owner, all other text ipyparallel's way."""
-
-    _mgpu_engine: Any = None
-
-    def write(self, string: str) -> int | None:  # noqa: D102 - as in the base class
-        engine = self._mgpu_engine
-        if engine is not None and engine.output.write(self.name, string):
-            return len(string)
-        return super().write(string)
 
 
 class _NoShellChannelThread:
@@ -64,9 +51,6 @@ class EngineApp(app.IPEngine):
     async def complete_registration(self, *args: Any) -> None:  # noqa: D102 - as in the base
         await super().complete_registration(*args)
         self.engine = Engine(self.kernel.shell, self.loop.asyncio_loop)
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, EngineStream):
-                stream._mgpu_engine = self.engine  # noqa: SLF001 - our own class
         signal.signal(signal.SIGINT, self.engine.runner.on_sigint)
         self.engine.start()
 
@@ -86,10 +70,8 @@ def _wait_for_json(path: Path, timeout: float) -> None:
 def main() -> None:
     """Run the engine until it is told to end."""
     app.Kernel = EngineKernel
-    sys.path[:] = [path for path in json.loads(os.environ["MGPU_SYS_PATH"])]
-    EngineApp.launch_instance(
-        out_stream_factory=f"{EngineStream.__module__}.{EngineStream.__name__}"
-    )
+    sys.path[:] = json.loads(os.environ["MGPU_SYS_PATH"])
+    EngineApp.launch_instance()
 
 
 if __name__ == "__main__":
