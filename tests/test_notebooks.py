@@ -1,0 +1,76 @@
+"""Every notebook runs from top to bottom in a real kernel and shows what its prose promises."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+CELL_TIMEOUT_S = 240
+
+_executed: dict[Path, Any] = {}
+
+
+def execute(path: Path) -> Any:
+    if path not in _executed:
+        node = nbformat.read(path, as_version=4)
+        NotebookClient(
+            node,
+            timeout=CELL_TIMEOUT_S,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(path.parent)}},
+        ).execute()
+        _executed[path] = node
+    return _executed[path]
+
+
+def text_of(node: Any) -> str:
+    outputs = [output for cell in node.cells for output in cell.get("outputs", [])]
+    return "\n".join(
+        output.text if output.output_type == "stream" else output.data.get("text/plain", "")
+        for output in outputs
+    )
+
+
+def figures_of(node: Any) -> int:
+    outputs = [output for cell in node.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs_without_errors(path: Path) -> None:
+    node = execute(path)
+
+    assert all(cell.execution_count for cell in node.cells if cell.cell_type == "code")
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart_compares_six_networks_one_of_them_cancelled() -> None:
+    text = text_of(execute(NOTEBOOKS / "01_quickstart.ipynb"))
+
+    results = re.findall(r"^[\w, ]+ +(\d+\.\d)% after \d+\.\d s$", text, re.MULTILINE)
+    best = re.search(r"^Best of six: .* with (\d+\.\d)%$", text, re.MULTILINE)
+    assert len(results) >= 5
+    assert "cancelled: True - state: cancelled" in text
+    assert best is not None
+    assert float(best[1]) > 95  # a linear model reaches 94
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart_trains_one_network_on_all_ranks() -> None:
+    text = text_of(execute(NOTEBOOKS / "01_quickstart.ipynb"))
+
+    right = re.search(r"^(\d+) of (\d+) test images are right$", text, re.MULTILINE)
+    assert re.search(r"1 rank \d+\.\d s, \d+ ranks \d+\.\d s: speed-up \d", text)
+    assert right is not None
+    assert int(right[2]) == 360  # every test image was counted once
+    assert int(right[1]) > 0.93 * 360
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart_draws_its_figures() -> None:
+    assert figures_of(execute(NOTEBOOKS / "01_quickstart.ipynb")) == 4
