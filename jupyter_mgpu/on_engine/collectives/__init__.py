@@ -1,0 +1,1 @@
+"""What the engine knows about torch.distributed: sockets, places, groups and patches."""

@@ -1,0 +1,263 @@
+"""The default process group of this engine: which one it is, and whether it may be used.
+
+A group that was interrupted, aborted, timed out or lost a peer is never used again: operations
+of it may still be in flight, and the next one would mix with them. It is retired: its sockets
+are shut down, torch forgets it, and the DDP objects made with it raise by name.
+"""
+
+import contextlib
+import gc
+import os
+import re
+import sys
+import threading
+import weakref
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from jupyter_mgpu.errors import CollectiveError
+from jupyter_mgpu.on_engine.collectives.sockets import SocketTracker, are_connected
+
+C10D = "torch.distributed.distributed_c10d"
+
+_FAILURE_TEXT = re.compile(
+    r"gloo/|closed by peer|pair closure|Operation timed out!|Timed out waiting \d+ ?ms"
+    r"|Connection was likely closed|failed to recv|ncclComm|NCCL|TCPStore|unhandled cuda error",
+)
+"""How torch words a failed collective; RuntimeError alone is too common."""
+_TIMEOUT_TEXT = re.compile(r"timed out|time-?out", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class EngineGroups:
+    """What this process knows about its groups. One per process: torch's own state is global.
+
+    Attributes:
+        generation: Raised by the owner, on all ranks together; groups of an older one are over.
+        members: The ranks of the pool that the running cell has.
+        inits: How often each set of members has made a default group in this generation.
+        trouble: Why the default group may not be used again, or None.
+        was_aborted: Whether `abort` was called while the running cell was in a collective.
+        start_sequence: How many operations the group had seen when the cell began.
+        was_made_now: Whether the default group was made in the running cell.
+        is_making: Whether init_process_group is under way.
+        last_end: Why the last default group ended; empty if the user ended it.
+        sockets: Each group's connections, to see whether its peers are still there.
+        users: The live DDP and FSDP objects.
+    """
+
+    tracker: SocketTracker = field(default_factory=SocketTracker)
+    generation: int = 0
+    members: tuple[int, ...] = ()
+    inits: dict[tuple[int, ...], int] = field(default_factory=dict)
+    trouble: str | None = None
+    was_aborted: bool = False
+    start_sequence: int = 0
+    was_made_now: bool = False
+    is_making: bool = False
+    last_end: str = ""
+    sockets: "weakref.WeakKeyDictionary[Any, set[int]]" = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    users: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)
+
+    def begin(self, generation: int, members: tuple[int, ...]) -> None:
+        """Start a cell; retire a group that an earlier generation left."""
+        self.was_aborted = False
+        if generation != self.generation:
+            self.retire(self.trouble or "was ended because another rank lost it")
+            self.generation = generation
+            self.inits.clear()
+            os.environ["TORCHELASTIC_RESTART_COUNT"] = str(generation)
+        self.members = members
+        self.start_sequence = self.sequence()
+        self.was_made_now = False
+
+    def next_prefix(self) -> str:
+        """Name the part of the store that the next default group uses, equal on all ranks."""
+        return "/".join(
+            [
+                f"mgpu/{self.generation}",
+                ",".join(map(str, self.members)) or "all",
+                str(self.inits.get(self.members, 0)),
+            ]
+        )
+
+    def default(self) -> Any | None:
+        """Return torch's default group, or None."""
+        c10d = loaded_c10d()
+        return c10d.GroupMember.WORLD if c10d is not None else None
+
+    def sequence(self) -> int:
+        """Count the operations that the groups of this process have seen."""
+        c10d = loaded_c10d()
+        if c10d is None:
+            return 0
+        total = 0
+        for group in list(c10d._world.pg_names):  # noqa: SLF001  torch's only list of groups
+            with contextlib.suppress(Exception):  # some backends do not count
+                total += int(group._get_sequence_number_for_group())  # noqa: SLF001
+        return total
+
+    def was_used(self) -> bool:
+        """Say whether the running cell has made or used a group."""
+        return self.was_made_now or self.sequence() != self.start_sequence
+
+    def is_healthy(self) -> bool:
+        """Say whether the default group can be used: no trouble, and all peers are there."""
+        group = self.default()
+        if group is None or self.trouble is not None:
+            return False
+        return are_connected(self.sockets.get(group, set())) and backend_error(group) is None
+
+    def judge(self, error: BaseException) -> str | None:
+        """Learn from an error that ended a cell whether the group may be used again.
+
+        Returns:
+            `interrupt`, `abort`, `timeout` or `peer` if the error says something about the
+            group, else None.
+        """
+        kind = self._kind(error)
+        if kind is not None and self.trouble is None:
+            self.trouble = {
+                "interrupt": "was interrupted",
+                "abort": "was aborted",
+                "timeout": "timed out",
+                "peer": "lost a rank",
+            }[kind]
+        return kind
+
+    def retire(self, reason: str) -> None:
+        """End the default group and all others, such that nobody can use them again."""
+        c10d = loaded_c10d()
+        self.trouble = None
+        if c10d is None:
+            return
+        has_groups = bool(c10d._world.pg_names) or self.default() is not None  # noqa: SLF001
+        self.last_end = reason if has_groups else self.last_end
+        # Sockets first: a thread of gloo that still waits for a peer would be joined for ever.
+        self.tracker.shut_down("group")
+        if has_groups:
+            _forget_groups(c10d)
+        c10d._world.group_count = 0  # noqa: SLF001  else the next names differ between ranks
+        for user in list(self.users):
+            _disable(user, reason)
+        if self.users:
+            self.users.clear()
+            gc.collect()  # DDP and its reducer are a cycle that holds the group's threads
+        if has_groups:
+            self.sockets.clear()
+            self.tracker.forget_closed()
+
+    def _kind(self, error: BaseException) -> str | None:
+        if isinstance(error, KeyboardInterrupt):
+            return "interrupt" if self.was_aborted or self.was_used() else None
+        if not is_collective_failure(error):
+            return None
+        if self.was_aborted:
+            return "abort"
+        return "timeout" if _TIMEOUT_TEXT.search(str(error)) else "peer"
+
+
+def loaded_c10d() -> ModuleType | None:
+    """Return torch's module of process groups if the user's code has imported it."""
+    module = sys.modules.get(C10D)
+    return module if module is not None and hasattr(module, "GroupMember") else None
+
+
+def is_collective_failure(error: BaseException | None) -> bool:
+    """Say whether an error, or what it came from, tells of a failed collective or store."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, CollectiveError) or _is_torchs(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def backend_error(group: Any) -> str | None:
+    """Ask NCCL's group for an error that no call has raised, as after a time-out."""
+    try:
+        import torch
+
+        backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001
+        found = backend.get_error()
+    except (RuntimeError, AttributeError, AssertionError):
+        return None  # no such backend, or one that cannot tell
+    name = str(getattr(found, "name", found))
+    return None if name.upper().endswith("SUCCESS") else name
+
+
+def abort_backends(timeout_s: float) -> list[str]:
+    """Abort the backends that have an abort of their own (NCCL). Callable from any thread."""
+    c10d = loaded_c10d()
+    if c10d is None:
+        return []
+    done: list[str] = []
+    # In a thread of its own: ncclCommAbort may itself wait for a kernel that never ends.
+    thread = threading.Thread(target=_abort_cuda_backends, args=(c10d, done), daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return done
+
+
+def _abort_cuda_backends(c10d: ModuleType, done: list[str]) -> None:
+    import torch
+
+    for group in list(c10d._world.pg_names):  # noqa: SLF001
+        try:
+            backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001
+        except (RuntimeError, AttributeError):
+            continue
+        if "nccl" not in type(backend).__name__.lower():
+            continue  # gloo's own abort frees nobody
+        with contextlib.suppress(Exception):  # one that fails must not keep the others
+            backend.abort()
+            done.append("nccl")
+
+
+def _is_torchs(error: BaseException) -> bool:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "DistError" in kinds:
+        return True
+    return isinstance(error, RuntimeError) and bool(_FAILURE_TEXT.search(str(error)))
+
+
+def _forget_groups(c10d: ModuleType) -> None:
+    try:
+        # Not destroy: that waits for operations of NCCL that will never end.
+        c10d._abort_process_group()  # noqa: SLF001
+    except Exception:  # noqa: BLE001  half-made groups; torch's tables are cleared by hand
+        world = c10d._world  # noqa: SLF001
+        for table in (
+            world.pg_map,
+            world.pg_names,
+            world.pg_group_ranks,
+            world.pg_backend_config,
+            world.pg_to_tag,
+            world.tags_to_pg,
+            world.pg_coalesce_state,
+        ):
+            table.clear()
+        c10d._update_default_pg(None)  # noqa: SLF001
+        c10d._unregister_all_process_groups()  # noqa: SLF001
+
+
+def _disable(user: Any, reason: str) -> None:
+    """Make an object that was built on a group raise when it is called again."""
+    name = type(user).__name__
+
+    def forward(*_args: Any, **_kwargs: Any) -> Any:
+        raise CollectiveError(
+            f"This {name} was made with a process group that {reason}. "
+            f"Make it again after init_process_group(), as in net = {name}(net.module)."
+        )
+
+    # On the instance: objects of other groups stay as fast as they are. The reducer holds the
+    # group, its threads and the buckets of gradients.
+    user.__dict__["forward"] = forward
+    for attribute in ("reducer", "process_group", "logger"):
+        if attribute in user.__dict__:
+            user.__dict__[attribute] = None

@@ -1,0 +1,143 @@
+"""Imports on an engine: hooks that run after one, and which of them Stop must not break.
+
+A library's module that is interrupted in the middle of its import stays half made, and every
+later use of it fails until the process ends. The runner's SIGINT handler asks
+`in_protected_import` and tries again a little later; a user's own modules stay interruptible.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+
+Hook = Callable[[ModuleType], None]
+
+_BOOTSTRAP = "<frozen importlib._bootstrap>"
+_hooks: dict[str, list[Hook]] = {}
+
+
+def after_import(name: str, hook: Hook) -> None:
+    """Call hook(module) right after the module's body has run, or now if it was imported.
+
+    Args:
+        name: The module's full name; it is not imported by this call.
+        hook: Runs once, before anybody else can use the module's names.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not _is_initializing(module):
+        hook(module)
+        return
+    if not any(isinstance(finder, _HookFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _HookFinder())
+    _hooks.setdefault(name, []).append(hook)
+
+
+def in_protected_import(frame: FrameType | None) -> str | None:
+    """Name the library module whose import is under way, if there is one.
+
+    Args:
+        frame: The innermost frame of the interrupted thread, as a signal handler gets it.
+
+    Returns:
+        The module's name, or None if an interrupt may be raised here.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _BOOTSTRAP and code.co_name == "_load_unlocked":
+            spec = frame.f_locals.get("spec")
+            if spec is not None and _is_protected(spec.origin):
+                return str(spec.name)
+        frame = frame.f_back
+    return None
+
+
+def prewarm(should_stop: Callable[[], bool] = lambda: False) -> bool:
+    """Import what the first training would import, piece by piece.
+
+    Worth running on an idle engine when the kernel has torch loaded. Run it with SIGINT
+    deferred, as every protected import is.
+
+    Args:
+        should_stop: Asked between the pieces, which take up to a second each.
+
+    Returns:
+        Whether all pieces ran.
+    """
+    return all(not should_stop() for _ in prewarm_pieces())
+
+
+def prewarm_pieces() -> Iterator[str]:
+    """Run one piece of `prewarm` per step, and name it."""
+    for name in ("torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel"):
+        importlib.import_module(name)
+        yield name
+    _step_an_optimizer()
+    yield "optimizer"
+
+
+def _step_an_optimizer() -> None:
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.grad = torch.zeros(1)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class _HookFinder(importlib.abc.MetaPathFinder):
+    """Finds a hooked module as the other finders do, and has its loader call the hooks."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _hooks:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
+            if spec is not None:
+                _hook_loader(spec)
+                return spec
+        return None
+
+
+def _hook_loader(spec: importlib.machinery.ModuleSpec) -> None:
+    loader = spec.loader
+    run_body = getattr(loader, "exec_module", None)
+    if loader is None or run_body is None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        run_body(module)
+        if module.__name__ == spec.name:  # a loader may serve several modules
+            for hook in _hooks.pop(spec.name, []):
+                hook(module)
+
+    # On the instance: the loader keeps its type, which importlib.resources and inspect look at.
+    loader.exec_module = exec_module  # type: ignore[method-assign]  # see the line above
+
+
+def _is_initializing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders.add(str(Path(__file__).parent.parent))  # ours, also where it is installed editable
+    return tuple(f"{folder}/" for folder in folders)
+
+
+@functools.cache
+def _is_protected(origin: str | None) -> bool:
+    return origin in (None, "frozen", "built-in") or str(origin).startswith(_library_folders())
