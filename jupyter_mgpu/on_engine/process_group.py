@@ -1,7 +1,8 @@
 """torch.distributed on an engine, as the runner and the control thread see it.
 
     engine start     install()
-    before a cell    begin(generation)             retires a group of an older generation
+    before a cell    begin(generation, members)    retires a group of an older generation
+    before a task    begin_alone()                 of one engine: comm refuses to wait in it
     in the cell      init_process_group(), ...     user code; see collectives/patches.py
     Stop             state() ... state(), is_still -> abort()         the control thread
     the cell failed  caused_by_abort(error)        learns whether the group is still good
@@ -20,6 +21,7 @@ from typing import Any
 
 from jupyter_mgpu.errors import CollectiveError
 from jupyter_mgpu.on_engine.collectives import patches
+from jupyter_mgpu.on_engine.collectives.board import PlaceBoard
 from jupyter_mgpu.on_engine.collectives.groups import (
     EngineGroups,
     abort_backends,
@@ -30,6 +32,7 @@ from jupyter_mgpu.on_engine.collectives.places import Place, main_thread_place
 
 ABORT_S = 1.0
 _groups = EngineGroups()
+_board = PlaceBoard(_groups)
 _installed = False
 _seen: tuple[str, float] = ("", 0.0)
 
@@ -55,6 +58,12 @@ def begin(generation: int, members: Sequence[int] = ()) -> None:
             members never meet, and count their inits apart.
     """
     _groups.begin(generation, tuple(members))
+
+
+def begin_alone() -> None:
+    """Start a task of this engine alone: comm raises in it, since nobody would ever come."""
+    _groups.begin(_groups.generation, _groups.members)
+    _groups.is_alone = True
 
 
 def state() -> dict[str, Any]:
@@ -131,6 +140,7 @@ def health() -> dict[str, Any]:
         seen; where ranks of a failed cell differ in it, raise the generation as well.
     """
     used = _groups.was_used()
+    _board.end_cell()
     return {
         "usable": _groups.trouble is None,
         "reason": _groups.trouble,
@@ -163,6 +173,40 @@ def after_interrupt() -> None:
         _groups.retire(_groups.trouble)
 
 
+def give_up(reason: str) -> None:
+    """End the group at once, such that health() reports it. Call it on the main thread."""
+    _groups.retire(reason)
+    _groups.trouble = reason
+
+
+def trouble() -> str | None:
+    """Say why the group may not be used again, or None."""
+    return _groups.trouble
+
+
+def board() -> PlaceBoard:
+    """Return the board on which comm writes where this rank waits."""
+    return _board
+
+
+def demand_gang(operation: str) -> None:
+    """Refuse an operation of several ranks where there are none.
+
+    Raises:
+        CollectiveError: In the kernel, and in a task of one engine alone.
+    """
+    if not _installed:
+        raise CollectiveError(
+            f"{operation} works between the ranks of a pool, but this is not one of them. "
+            "Put the call into a %%spmd cell."
+        )
+    if _groups.is_alone:
+        raise CollectiveError(
+            f"{operation} needs all ranks, but this task runs on one engine alone. "
+            "Put the call into a %%spmd cell."
+        )
+
+
 def forget_tracebacks(shell: Any = None) -> None:
     """Drop the references that a failed cell leaves, so that its networks free their memory.
 
@@ -184,14 +228,19 @@ __all__ = [
     "abort",
     "after_interrupt",
     "begin",
+    "begin_alone",
+    "board",
     "caused_by_abort",
     "check",
+    "demand_gang",
     "failure_kind",
     "forget_tracebacks",
+    "give_up",
     "health",
     "install",
     "is_collective_failure",
     "is_installed",
     "is_still",
     "state",
+    "trouble",
 ]

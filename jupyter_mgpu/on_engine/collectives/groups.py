@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,7 @@ class EngineGroups:
         start_sequence: How many operations the group had seen when the cell began.
         was_made_now: Whether the default group was made in the running cell.
         is_making: Whether init_process_group is under way.
+        is_alone: Whether what runs is a task of one engine, with no other rank beside it.
         last_end: Why the last default group ended; empty if the user ended it.
         sockets: Each group's connections, to see whether its peers are still there.
         users: The live DDP and FSDP objects.
@@ -56,6 +58,7 @@ class EngineGroups:
     start_sequence: int = 0
     was_made_now: bool = False
     is_making: bool = False
+    is_alone: bool = False
     last_end: str = ""
     sockets: "weakref.WeakKeyDictionary[Any, set[int]]" = field(
         default_factory=weakref.WeakKeyDictionary
@@ -65,6 +68,7 @@ class EngineGroups:
     def begin(self, generation: int, members: tuple[int, ...]) -> None:
         """Start a cell; retire a group that an earlier generation left."""
         self.was_aborted = False
+        self.is_alone = False
         if generation != self.generation:
             self.retire(self.trouble or "was ended because another rank lost it")
             self.generation = generation
@@ -157,7 +161,8 @@ class EngineGroups:
             return None
         if self.was_aborted:
             return "abort"
-        return "timeout" if _TIMEOUT_TEXT.search(str(error)) else "peer"
+        is_timeout = any(_TIMEOUT_TEXT.search(str(cause)) for cause in _chain(error))
+        return "timeout" if is_timeout else "peer"
 
 
 def loaded_c10d() -> ModuleType | None:
@@ -166,15 +171,9 @@ def loaded_c10d() -> ModuleType | None:
     return module if module is not None and hasattr(module, "GroupMember") else None
 
 
-def is_collective_failure(error: BaseException | None) -> bool:
+def is_collective_failure(error: BaseException) -> bool:
     """Say whether an error, or what it came from, tells of a failed collective or store."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, CollectiveError) or _is_torchs(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(_is_torchs(cause) for cause in _chain(error))
 
 
 def backend_error(group: Any) -> str | None:
@@ -218,9 +217,18 @@ def _abort_cuda_backends(c10d: ModuleType, done: list[str]) -> None:
             done.append("nccl")
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _is_torchs(error: BaseException) -> bool:
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "DistError" in kinds:
+    if isinstance(error, CollectiveError):
+        return False  # ours says what the ranks did wrong; the cause of a time-out is torch's
+    if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
         return True
     return isinstance(error, RuntimeError) and bool(_FAILURE_TEXT.search(str(error)))
 

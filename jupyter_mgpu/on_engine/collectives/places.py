@@ -10,6 +10,7 @@ from types import FrameType
 
 _OUR_FOLDER = f"{Path(__file__).parent.parent.parent}/"
 _COMM_FILE = f"{Path(__file__).parent.parent}/comm.py"
+_COMM_NAMES = ("all_reduce", "barrier", "broadcast", "gather", "receive", "send")
 _STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 _LOGGERS = ("c10d_logger.py",)  # torch's own wrappers around each collective
 _DDP_FILE = "/torch/nn/parallel/distributed.py"
@@ -76,7 +77,7 @@ def _is_users(file: str) -> bool:
 def _operation(frame: FrameType) -> str | None:
     file, name = frame.f_code.co_filename, frame.f_code.co_name
     if file == _COMM_FILE:
-        return None if name.startswith("_") else f"comm.{name}"
+        return f"comm.{name}" if name in _COMM_NAMES else None
     if file.endswith(_DDP_FILE):
         return "DistributedDataParallel." + name.removeprefix("_")
     if "/torch/distributed/" in file and not file.endswith(_LOGGERS):
