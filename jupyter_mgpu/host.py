@@ -30,7 +30,8 @@ class CpuCount:
 def default_cpu_count() -> CpuCount:
     """Count the engines that cores, affinity, container quota and memory allow."""
     limits = [(os.cpu_count() or 1, "cores"), (MOST_CPU_ENGINES, "the most by default")]
-    limits.append((len(os.sched_getaffinity(0)), "cores that this process may use"))
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        limits.append((len(os.sched_getaffinity(0)), "cores that this process may use"))
     quota = cpu_quota()
     if quota is not None:
         limits.append((max(1, math.ceil(quota)), "cores of the container's quota"))

@@ -1,7 +1,9 @@
 """The GPUs of this machine: see them, choose and lease some, pin engines to them, prove it."""
 
-from jupyter_mgpu.gpus.choosing import Choice, Request, Slot, choose
+from jupyter_mgpu.gpus.choosing import choose
 from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
+from jupyter_mgpu.gpus.request import Request
+from jupyter_mgpu.gpus.slots import Choice, Slot
 from jupyter_mgpu.gpus.table import GpuRow, GpuTable, gpu_count, gpu_table
 from jupyter_mgpu.gpus.waiting import wait_for_free
 

@@ -3,126 +3,19 @@
 request -> inventory, mask -> [host-wide lock: leases, readings -> devices -> claims] -> slots
 """
 
-import contextlib
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from collections.abc import Sequence
 
-from jupyter_mgpu import cuda, host
-from jupyter_mgpu.devices import Device, listed, parse_gpus, select_devices
+from jupyter_mgpu import host
+from jupyter_mgpu.devices import listed, parse_gpus, select_devices
 from jupyter_mgpu.errors import GpuBusyError, SelectionError
-from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Mask, Proof, compare, pin, read_mask
+from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Mask, read_mask
+from jupyter_mgpu.gpus.request import Request
+from jupyter_mgpu.gpus.slots import Choice, Slot, make_slots
 from jupyter_mgpu.gpus.usage import Usage, read_usages
-from jupyter_mgpu.leases import PATHS_VARIABLE, Claim, LeaseBook
-from jupyter_mgpu.nvml import Inventory, read_inventory
+from jupyter_mgpu.leases import LeaseBook
+from jupyter_mgpu.nvml import NO_LIBRARY, Inventory, read_inventory
 
 WAYS_OUT = "Choose other GPUs, wait for them with --wait, or share them with --share."
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a pool asks for.
-
-    Attributes:
-        n: How many engines: exactly, from-to, or None for one per free GPU.
-        gpus: What the user typed after `--gpus`; None leaves the choice to us.
-        per_gpu: Engines that share each GPU.
-        gpus_per_engine: GPUs that each engine gets.
-        share: Take GPUs that others use as well.
-        visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool in rank order.
-        pool: The pool's name, for the lease.
-        first_rank: The first new rank, for a pool that grows.
-    """
-
-    n: int | tuple[int, int] | None = None
-    gpus: str | None = None
-    per_gpu: int = 1
-    gpus_per_engine: int = 1
-    share: bool = False
-    visible: Literal["own", "pool"] = "own"
-    pool: str = "pool"
-    notebook: str | None = None
-    kernel_id: str | None = None
-    first_rank: int = 0
-
-    @property
-    def smallest(self) -> int:
-        """The fewest engines that will do."""
-        return self.n[0] if isinstance(self.n, tuple) else self.n or 1
-
-    @property
-    def largest(self) -> int | None:
-        """The most engines wanted; None for as many as there are free GPUs."""
-        return self.n[1] if isinstance(self.n, tuple) else self.n
-
-    def num_gpus(self, num_engines: int) -> int:
-        """Count the GPUs that so many engines need."""
-        return -(-num_engines // self.per_gpu) * self.gpus_per_engine
-
-    def num_engines(self, num_gpus: int) -> int:
-        """Count the engines that so many GPUs can take."""
-        return num_gpus // self.gpus_per_engine * self.per_gpu
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What one engine is given.
-
-    Attributes:
-        devices: Its own GPUs; empty for a CPU engine.
-        visible: The GPUs that it sees, in the order of its `cuda:0`, `cuda:1`, ...
-        environment: The variables to set before its start.
-        claim: Its leases; None for a CPU engine.
-    """
-
-    rank: int
-    devices: tuple[Device, ...]
-    visible: tuple[Device, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    claim: Claim | None = None
-
-    @property
-    def lease_paths(self) -> tuple[Path, ...]:
-        """The records that the engine's watchdog has to lock."""
-        return self.claim.paths if self.claim is not None else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The engines that a pool can start.
-
-    Attributes:
-        slots: One per engine, in rank order.
-        sentences: What the user should be told.
-        inventory: The machine's GPUs at that moment.
-    """
-
-    slots: tuple[Slot, ...]
-    sentences: tuple[str, ...]
-    inventory: Inventory
-
-    @property
-    def has_gpus(self) -> bool:
-        """The engines have GPUs."""
-        return any(slot.devices for slot in self.slots)
-
-    def drop(self) -> None:
-        """Give all GPUs back, because the pool does not start."""
-        for slot in self.slots:
-            if slot.claim is not None:
-                slot.claim.drop()
-
-    def prove(self, base_environment: Mapping[str, str] | None = None) -> list[Proof]:
-        """Ask CUDA what each GPU engine will see; one proof per slot that has devices."""
-        base = os.environ if base_environment is None else base_environment
-        slots = [slot for slot in self.slots if slot.devices]
-        answers = cuda.visible_uuids([{**base, **slot.environment} for slot in slots])
-        return [
-            compare(slot.rank, slot.visible, answer, self.inventory.devices)
-            for slot, answer in zip(slots, answers, strict=True)
-        ]
 
 
 def choose(request: Request, book: LeaseBook | None = None) -> Choice:
@@ -145,7 +38,7 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
     with book.choosing():
         usages = read_usages(mask.devices, book.live())
         picked = _pick(request, usages, mask, inventory)
-        slots = _make_slots(request, [usage.device for usage in picked], inventory, book)
+        slots = make_slots(request, [usage.device for usage in picked], inventory, book)
     sentences = _sentences(request, picked, usages, mask)
     if not host.is_host_pid_namespace():
         sentences.append(
@@ -175,6 +68,9 @@ def _choose_cpus(request: Request, inventory: Inventory, mask: Mask) -> Choice:
             f"--gpus {request.gpus} was asked for, but no GPU can be used. {why} "
             "Without --gpus the engines run on the CPU."
         )
+    # Having no driver is nothing to mend on a machine without GPUs, so no next step here.
+    if inventory.trouble == NO_LIBRARY:
+        why = inventory.trouble.why
     sentences = [f"The engines run on the CPU. {why}"]
     number = request.largest
     if number is None or isinstance(request.n, tuple):
@@ -197,7 +93,14 @@ def _pick(
 def _pick_named(
     request: Request, gpus: str, usages: Sequence[Usage], mask: Mask, inventory: Inventory
 ) -> list[Usage]:
-    named = select_devices(parse_gpus(gpus, inventory.devices), inventory.devices)
+    requested = parse_gpus(gpus, inventory.devices)
+    for gpu in inventory.unusable:
+        if gpu.index in requested or gpu.uuid in requested:
+            raise SelectionError(
+                f"GPU {gpu.index} cannot be used: {gpu.reason}. Choose from: "
+                f"{listed(mask.devices)}."
+            )
+    named = select_devices(requested, inventory.devices)
     by_device = {usage.device: usage for usage in usages}
     for device in named:
         if device not in by_device:
@@ -257,44 +160,6 @@ def _too_few(
         f"{WAYS_OUT if num_free == 0 else 'Ask for fewer, wait with --wait, or use --share.'}",
         holders=busy,
     )
-
-
-def _make_slots(
-    request: Request, devices: Sequence[Device], inventory: Inventory, book: LeaseBook
-) -> tuple[Slot, ...]:
-    number = request.num_engines(len(devices))
-    number = min(number, request.largest or number)
-    width = request.gpus_per_engine
-    shares = [tuple(devices[place // request.per_gpu * width :][:width]) for place in range(number)]
-    everything = tuple(dict.fromkeys(device for share in shares for device in share))
-    slots: list[Slot] = []
-    with contextlib.ExitStack() as undo:
-        for rank, share in enumerate(shares, start=request.first_rank):
-            visible = everything if request.visible == "pool" else share
-            _check_instances(visible)
-            claim = book.claim(
-                [device.uuid for device in share],
-                rank=rank,
-                pool=request.pool,
-                notebook=request.notebook,
-                kernel_id=request.kernel_id,
-            )
-            undo.callback(claim.drop)
-            environment = pin(visible, inventory)
-            environment[PATHS_VARIABLE] = os.pathsep.join(str(path) for path in claim.paths)
-            slots.append(Slot(rank, share, visible, environment, claim))
-        undo.pop_all()
-    return tuple(slots)
-
-
-def _check_instances(visible: Sequence[Device]) -> None:
-    instances = [device for device in visible if device.mig is not None]
-    if instances and len(visible) > 1:
-        raise SelectionError(
-            f"An engine can see one MIG instance only, not {len(visible)} devices "
-            f"({', '.join(device.label for device in visible)}). Leave out --gpus-per-engine "
-            "and --visible pool."
-        )
 
 
 def _sentences(

@@ -70,13 +70,29 @@ def read_mask(inventory: Inventory, environment: Mapping[str, str] | None = None
     mask = environment.get(MASK_VARIABLE)
     if mask is None or not inventory.usable:
         return Mask(inventory.usable)
-    (answer,) = cuda.visible_uuids([environment]) if mask.strip() else (cuda.Answer(()),)
+    answer = _translate(mask, environment)
     if answer.uuids is None:
         devices = _read_plain_mask(mask, inventory, str(answer.why_unknown))
     else:
         devices = _with_uuids(answer.uuids, inventory)
     left = ", ".join(device.request for device in devices) or "none of this machine's GPUs"
     return Mask(devices, f"{MASK_VARIABLE}={mask} leaves this notebook {left}.")
+
+
+# Asking the driver takes up to seconds, and a pool that waits asks again and again.
+_translated: dict[tuple[str, str | None], cuda.Answer] = {}
+
+
+def _translate(mask: str, environment: Mapping[str, str]) -> cuda.Answer:
+    if not mask.strip():
+        return cuda.Answer(())
+    key = (mask, environment.get(ORDER_VARIABLE))
+    if key not in _translated:
+        (answer,) = cuda.visible_uuids([environment])
+        if answer.uuids is None:
+            return answer
+        _translated[key] = answer
+    return _translated[key]
 
 
 def _with_uuids(uuids: Sequence[str], inventory: Inventory) -> tuple[Device, ...]:

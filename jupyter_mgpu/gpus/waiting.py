@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 
 from jupyter_mgpu.errors import GpuBusyError
-from jupyter_mgpu.gpus.choosing import Choice, Request, choose
+from jupyter_mgpu.gpus.choosing import choose
+from jupyter_mgpu.gpus.request import Request
+from jupyter_mgpu.gpus.slots import Choice
 from jupyter_mgpu.leases import LeaseBook
 
 POLL_S = 1.0

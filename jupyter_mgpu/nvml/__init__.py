@@ -5,11 +5,12 @@
 Nothing here creates a CUDA context, and importing it imports no pynvml and touches no GPU.
 """
 
-from jupyter_mgpu.nvml.driver import NvmlTroubleError, Trouble
+from jupyter_mgpu.nvml.driver import NO_LIBRARY, NvmlTroubleError, Trouble
 from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, read_inventory
 from jupyter_mgpu.nvml.reading import GpuProcess, Reading, read_devices
 
 __all__ = [
+    "NO_LIBRARY",
     "GpuProcess",
     "Inventory",
     "NvmlTroubleError",

@@ -1,0 +1,46 @@
+"""`doctor()`: looks at everything that a pool needs, and says what to do where it is missing."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from jupyter_mgpu.doctor.gpu_checks import gpu_checks
+from jupyter_mgpu.doctor.host_checks import host_checks
+from jupyter_mgpu.doctor.report import Check, Outcome, Report, failed
+from jupyter_mgpu.nvml import read_inventory
+
+__all__ = ["Check", "Outcome", "Report", "doctor"]
+
+CHECK_TIMEOUT_S = 25.0
+"""Longer than the CUDA driver's own time-out; a name server may take any time."""
+
+
+def doctor() -> Report:
+    """Check this machine and this environment for pools. Never raises, never hangs.
+
+    Returns:
+        The checks, each passed, failed or skipped, with the next step.
+    """
+    inventory = read_inventory()
+    checks = host_checks(inventory)[:1] + gpu_checks(inventory) + host_checks(inventory)[1:]
+    return Report(tuple(_run(name, check) for name, check in checks))
+
+
+def _run(name: str, check: Callable[[], Check], timeout: float = CHECK_TIMEOUT_S) -> Check:
+    future: Future[Check] = Future()
+    # A daemon: what hangs in a system call must keep neither the report nor the process.
+    threading.Thread(target=_work, args=(future, check), name=f"doctor {name}", daemon=True).start()
+    try:
+        return future.result(timeout)
+    except TimeoutError:
+        step = "Look what makes this machine wait: a network file system, a name server, a driver."
+        return failed(name, f"It did not end in {timeout:g} s.", step)
+    except Exception as error:  # noqa: BLE001 - a broken check must not cost the others
+        return failed(name, f"It could not be checked: {error}.", "Please report this.")
+
+
+def _work(future: "Future[Check]", check: Callable[[], Check]) -> None:
+    try:
+        future.set_result(check())
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        future.set_exception(error)

@@ -1,0 +1,116 @@
+"""The record of one lease, and the claim that holds the records of one engine."""
+
+import contextlib
+import getpass
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from jupyter_mgpu.leases import locks
+
+_LARGEST_RECORD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One engine's hold on one GPU.
+
+    Attributes:
+        pid: The process that started the engine, usually a kernel.
+        started: When it was claimed, ISO 8601 in UTC.
+        path: The record file; None before it is written.
+    """
+
+    gpu_uuid: str
+    user: str
+    pid: int
+    pool: str
+    rank: int
+    notebook: str | None
+    kernel_id: str | None
+    started: str
+    path: Path | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, as messages say it."""
+        notebook = f", notebook {self.notebook}" if self.notebook else ""
+        return f"pool '{self.pool}' rank {self.rank} (user {self.user}, pid {self.pid}{notebook})"
+
+
+class Claim:
+    """The records of one engine, held by this process until released or dropped."""
+
+    def __init__(self) -> None:
+        self.leases: tuple[Lease, ...] = ()
+        self._descriptors: list[int] = []
+
+    def add(self, lease: Lease, descriptor: int) -> None:
+        """Take in a record and the descriptor that locks it."""
+        self.leases += (lease,)
+        self._descriptors.append(descriptor)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The record files, for the engine's watchdog to lock."""
+        return tuple(lease.path for lease in self.leases if lease.path is not None)
+
+    def release_own_locks(self) -> None:
+        """Leave the records to the engine's watchdog. Can be called twice."""
+        for descriptor in self._descriptors:
+            locks.release(descriptor)
+        self._descriptors.clear()
+
+    def drop(self) -> None:
+        """Give the GPUs back. Records of an engine that still lives stay until it ends."""
+        self.release_own_locks()
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                locks.remove_if_dead(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+
+def read_lease(path: Path) -> Lease | None:
+    """Read a record; None where it is gone or not one of ours."""
+    try:
+        with path.open("rb") as file:
+            record = json.loads(file.read(_LARGEST_RECORD_BYTES))
+            owner = os.fstat(file.fileno()).st_uid
+        return Lease(
+            gpu_uuid=str(record["gpu_uuid"]),
+            user=_user_of(owner) or str(record["user"]),
+            pid=int(record["pid"]),
+            pool=str(record["pool"]),
+            rank=int(record["rank"]),
+            notebook=record.get("notebook"),
+            kernel_id=record.get("kernel_id"),
+            started=str(record["started"]),
+            path=path,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def user_name() -> str:
+    """Name the user of this process, also where no account database knows the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _user_of(number: int) -> str | None:
+    # The file's owner cannot be forged; the record's own words can.
+    try:
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    except (ImportError, KeyError):
+        return None
