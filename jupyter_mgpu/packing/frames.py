@@ -3,14 +3,15 @@
 import io
 import pickle
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from jupyter_mgpu.errors import PackingError
 from jupyter_mgpu.packing.faults import find_fault
 from jupyter_mgpu.packing.pickler import Pickler
 
 Frame = bytes | memoryview
+P = TypeVar("P", bound=Pickler)
 
 # Below this a message of its own costs more than the copy into the stream.
 APART_BYTES = 4096
@@ -32,7 +33,7 @@ def pack(obj: Any, *, copy: bool = False, labels: Sequence[str] = ()) -> list[Fr
         PackingError: If a part cannot be pickled. Its path and the reason are told.
     """
     try:
-        stream, buffers = _dump(obj)
+        _, stream, buffers = dump(obj, Pickler)
     except Exception as error:
         path = find_fault(obj, _try_to_dump, labels)
         raise PackingError(describe_fault(path, error)) from error
@@ -64,7 +65,19 @@ def describe_fault(path: str, error: BaseException) -> str:
     return f"{path}: {reason}" if path else reason
 
 
-def _dump(obj: Any, compact: frozenset[int] = frozenset()) -> tuple[bytes, list[memoryview]]:
+def dump(
+    obj: Any, make_pickler: Callable[..., P], compact: frozenset[int] = frozenset()
+) -> tuple[P, bytes, list[memoryview]]:
+    """Pickle an object with buffers apart, and without storages that one small view drags along.
+
+    Args:
+        obj: The object.
+        make_pickler: Called with file, buffer_callback and compact, as `Pickler` is.
+        compact: Storages of which only the used part is sent.
+
+    Returns:
+        The pickler that was used, the stream and the buffers.
+    """
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -78,12 +91,12 @@ def _dump(obj: Any, compact: frozenset[int] = frozenset()) -> tuple[bytes, list[
         return False
 
     with io.BytesIO() as file:
-        pickler = Pickler(file, keep_apart, compact)
+        pickler = make_pickler(file, keep_apart, compact)
         pickler.dump(obj)
         wasteful = pickler.storages.wasteful()
         if not wasteful:
-            return file.getvalue(), buffers
-    return _dump(obj, wasteful | compact)
+            return pickler, file.getvalue(), buffers
+    return dump(obj, make_pickler, wasteful | compact)
 
 
 def _try_to_dump(obj: Any) -> None:

@@ -15,18 +15,19 @@ _FILENAME_ARGUMENT = 10
 _MODULE_NAMES = ("__package__", "__name__", "__path__", "__file__")
 
 
-def reduce_code(code: types.CodeType, sources_sent: set[str]) -> tuple[Any, ...]:
+def reduce_code(code: types.CodeType, sources_sent: set[str] | None) -> tuple[Any, ...]:
     """Reduce a code object, with its cell's source the first time that cell is seen.
 
     Args:
         code: The code object.
-        sources_sent: File names whose source this stream already carries; added to.
+        sources_sent: File names whose source this stream already carries; added to. None: the
+            stream carries no sources.
     """
     arguments = list(cloudpickle._code_reduce(code)[1])  # noqa: SLF001 - the door to cloudpickle
     filename = code.co_filename
     arguments[_FILENAME_ARGUMENT] = filename
     source = None
-    if filename not in sources_sent:
+    if sources_sent is not None and filename not in sources_sent:
         sources_sent.add(filename)
         source = cell_source(filename)
     return make_code, (source, *arguments)

@@ -21,6 +21,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyp
     """
 
     view = ""
+    carries_sources = True
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyp
         if kind is types.FunctionType:
             return self.reduce_function(obj)
         if kind is types.CodeType:
-            return functions.reduce_code(obj, self.sources_sent)
+            return functions.reduce_code(obj, self.sources_sent if self.carries_sources else None)
         if issubclass(kind, type):
             return classes.reduce_class(obj, self.view)
         if self._tensor_type is not None and isinstance(obj, self._tensor_type):
