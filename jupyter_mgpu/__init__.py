@@ -1,1 +1,54 @@
-"""Interactive multi-GPU work in Jupyter: a pool of engines with one pinned GPU each."""
+"""Interactive multi-GPU work in Jupyter: a pool of engines with one pinned GPU each.
+
+Names are imported when they are first used: importing the package is quick, and touches neither
+torch nor a GPU.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CancelledError": "futures",
+    "Composite": "composite",
+    "MgpuError": "errors",
+    "Pool": "pool",
+    "TaskFuture": "futures",
+    "as_completed": "futures",
+    "cancel_all": "futures",
+    "current_pool": "start",
+    "doctor": "doctor",
+    "fetch_next": "futures",
+    "gpu_count": "gpus",
+    "gpu_table": "gpus",
+    "parfeval": "parfeval",
+    "parfeval_on_all": "parfeval",
+    "parpool": "start",
+    "report": "on_engine.context",
+    "spmd": "spmd",
+    "stop_requested": "on_engine.context",
+    "wait": "futures",
+}
+_MODULES = {"comm": "on_engine.comm", "errors": "errors", "tasks": "tasks"}
+
+__all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics: `%load_ext jupyter_mgpu`. It injects no names."""
+    from jupyter_mgpu.magics import register
+
+    register(shell)

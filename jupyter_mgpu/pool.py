@@ -10,6 +10,7 @@ import itertools
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -22,22 +23,25 @@ from jupyter_mgpu.errors import (
     EngineDiedError,
     MgpuError,
     PoolClosedError,
+    SelectionError,
     TaskTimeoutError,
 )
 from jupyter_mgpu.futures import TaskFuture, wait
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.output import failures
 from jupyter_mgpu.output.task_display import TaskDisplay
+from jupyter_mgpu.owner.engine_record import EnginePlan
 from jupyter_mgpu.owner.owner import Owner, PoolPlan
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.sending.follow import Follow
-from jupyter_mgpu.sending.sender import Sender
+from jupyter_mgpu.sending import Follow, Sender
 from jupyter_mgpu.wire import Frame, Header
 
 OWN_PRIORITY = 1 << 30
 SUMMARY_S = 1.0
+ENDED_ROWS = 200
 
-GangListener = Callable[[Header, list[Frame]], None]
+GangListener = Callable[[Header, list[Frame]], bool]
+"""Takes an event of a gang; True when that was the last one."""
 
 _pools: dict[str, "Pool"] = {}
 _current: "Pool | None" = None
@@ -68,6 +72,9 @@ class Pool:
         self._lock = threading.Lock()
         self._died: dict[int, str] = {}
         self._ended: str | None = None
+        self._ended_rows: deque[dict[str, Any]] = deque(maxlen=ENDED_ROWS)
+        self._at_end: list[Callable[[], None]] = []
+        self.request: Any = None  # what it was asked for, to compare with a later request
         self.sender = Sender(namespace)
         self.follow = Follow()
         self._activity = Activity(lambda: bool(self._futures or self._gangs))
@@ -200,7 +207,7 @@ class Pool:
             retries=retries,
             info={"created": created.isoformat(timespec="milliseconds")},
         )
-        self._add_follow(task)
+        self.add_follow(task)
         self._futures[task_id] = future
         self._send(task, lambda: self._futures.pop(task_id, None))
         self._activity.wake()
@@ -212,11 +219,11 @@ class Pool:
             number = self._names[base] = self._names.get(base, 0) + 1
         return f"{base}-{number}"
 
-    def _add_follow(self, task: Task) -> None:
+    def add_follow(self, task: Task) -> None:
         """Let the engines follow the kernel's working folder, paths and environment."""
         state = self.follow.state()
         if state is not None:
-            task.info["follow"] = {rank: state for rank in self.ranks}
+            task.header["follow"] = state
 
     def _send(self, task: Task, undo: Callable[[], Any]) -> None:
         try:
@@ -254,13 +261,24 @@ class Pool:
         """Return an id that no other task of this pool has."""
         return f"{kind}{next(self._numbers)}"
 
+    def pending(self) -> list[str]:
+        """Return the names of the user's queued and running tasks."""
+        return [future.name for future in self._futures.values()]
+
+    def task_rows(self) -> list[dict[str, Any]]:
+        """Describe the tasks: running, queued, and the last that ended."""
+        now = [_row(future) for future in self.tasks()]
+        return [*now, *reversed(self._ended_rows)]
+
     def tasks(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""
         return list(self._futures.values())
 
     def cancel_task(self, task_id: str) -> None:
         """End a task; see `TaskFuture.cancel`."""
-        self._futures.pop(task_id, None)
+        future = self._futures.pop(task_id, None)
+        if future is not None:
+            self._remember(future)
         with contextlib.suppress(PoolClosedError):
             self.owner.cancel(task_id)
 
@@ -353,6 +371,12 @@ class Pool:
             return str(error)
         return value.get(name)  # type: ignore[no-any-return]
 
+    def release(self, name: str, ranks: Sequence[int]) -> None:
+        """Free what some ranks keep for a composite; does not wait."""
+        for rank in ranks:
+            with contextlib.suppress(MgpuError):
+                self.owner.rpc(rank, "release", name=name)
+
     def ask(self, rank: int, question: str, **args: Any) -> Any:
         """Ask an engine something on its control channel, also while it is busy.
 
@@ -375,6 +399,39 @@ class Pool:
             if rank not in self.owner.engines:
                 raise ValueError(f"Rank {rank} was named, but the pool has ranks {self.ranks}.")
         self.owner.restart(tuple(ranks))
+
+    def grow(self, plans: Sequence[EnginePlan]) -> None:
+        """Add engines; ranks keep their variables, WORLD_SIZE and the generation rise.
+
+        Raises:
+            PoolStartError: If one does not come up; the pool is as it was then.
+        """
+        self.owner.grow(plans).result()
+
+    def shrink(self, size: int) -> None:
+        """End the engines of the last ranks.
+
+        Raises:
+            SelectionError: If tasks or variables would be lost; it names them.
+        """
+        losses = []
+        for rank in self.ranks[size:]:
+            task = self.owner.engines[rank].task
+            names = sorted(self.sender.names_on(rank))
+            if task is not None:
+                losses.append(f"rank {rank} runs {task.name!r}")
+            if names:
+                losses.append(f"rank {rank} has {', '.join(names[:8])}")
+        if losses:
+            raise SelectionError(
+                f"A pool of {size} was asked for, but that would lose what is there: "
+                f"{'; '.join(losses)}. Add --restart to lose it."
+            )
+        self.owner.shrink(size).result()
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Do something when the pool has ended, such as giving its GPUs back."""
+        self._at_end.append(action)
 
     def shutdown(self, *, wait_for_tasks: bool = True) -> None:
         """End the pool; harmless when it has ended before.
@@ -409,6 +466,8 @@ class Pool:
             self._ended = reason
         self._activity.close()
         self._events.put(None)
+        for action in self._at_end:
+            action()
         _unregister(self)
 
     def __repr__(self) -> str:
@@ -433,6 +492,8 @@ class Pool:
             self.sender.forget_rank(header["rank"])
         elif operation == "engine_replaced":
             self._on_replaced(header["rank"])
+        elif operation == "engine_lost":
+            self._say(f"Rank {header['rank']} has no engine: {header['message']}")
         elif operation == "pool_ended":
             self._on_pool_ended(header["reason"])
         elif operation == "idle_warning":
@@ -443,10 +504,8 @@ class Pool:
         elif operation == "unkillable":
             self._say(f"Processes {header['pids']} could not be ended: they hang in the driver.")
         elif task_id in self._gangs:
-            listener = self._gangs[task_id]
-            if operation == "ended":
+            if self._gangs[task_id](header, frames):
                 self._gangs.pop(task_id, None)
-            listener(header, frames)
         elif task_id in self._futures:
             self._on_task_event(self._futures[task_id], header, frames)
 
@@ -497,8 +556,16 @@ class Pool:
     def _on_ended(self, future: TaskFuture, header: Header) -> None:
         self._futures.pop(future.id, None)
         future.finished = future.finished or datetime.now(UTC)
-        if future.done():
-            return
+        if not future.done():
+            self._settle_undone(future, header)
+        self._remember(future)
+
+    def _remember(self, future: TaskFuture) -> None:
+        """Keep a line of an ended task; its result goes with its future."""
+        self._ended_rows.append(_row(future))
+
+    def _settle_undone(self, future: TaskFuture, header: Header) -> None:
+        """End a future whose task sent no result: it was cancelled, or it never ran."""
         if header.get("reason") == "timeout":
             self._set(future, error=TaskTimeoutError(header["message"]))
         elif header["state"] == "cancelled":
@@ -534,6 +601,44 @@ class Pool:
         self._finish(reason)
 
 
+def _row(future: TaskFuture) -> dict[str, Any]:
+    begun, ended = future.started, future.finished or datetime.now(UTC)
+    last = future.metrics[-1] if future.metrics else {}
+    return {
+        "name": future.name,
+        "state": str(future.state),
+        "rank": future.rank,
+        "seconds": round((ended - begun).total_seconds(), 1) if begun else None,
+        "progress": future.progress,
+        "metrics": {key: value for key, value in last.items() if value is not None},
+    }
+
+
+def run_inline(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TaskFuture:
+    """Run a call at once in this process, as parfeval does on an engine."""
+    future = TaskFuture("inline", getattr(fn, "__name__", "call"), _Inline(), datetime.now(UTC))
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - the future's exception
+        future.set_exception(error)
+    return future
+
+
+class _Inline:
+    """Stands where a future that ran in place looks for its pool."""
+
+    def cancel_task(self, task_id: str) -> None:
+        """Do nothing: it has ended."""
+
+    def request_stop(self, task_id: str) -> None:
+        """Do nothing: it has ended."""
+
+    def show_task(self, future: TaskFuture) -> None:
+        """Do nothing: it has printed in place."""
+
+
 def _check_choices(timeout: float | None, retries: int) -> None:
     if timeout is not None and timeout <= 0:
         raise ValueError(f"A time-out of {timeout:g} s was given; it must be above 0, or None.")
@@ -541,30 +646,14 @@ def _check_choices(timeout: float | None, retries: int) -> None:
         raise ValueError(f"{retries} retries were given; it must be 0 or more.")
 
 
-def current_pool(*, create: bool = False) -> Pool | None:
-    """Return the pool that was used last, or None; with `create`, start one if there is none."""
-    if _current is None and create:
-        from jupyter_mgpu.start import parpool
-
-        return parpool()
+def latest_pool() -> Pool | None:
+    """Return the open pool that was started last, or None."""
     return _current
 
 
-def pool_named(name: str | None) -> Pool:
-    """Return an open pool by name; the current one without a name, started if there is none.
-
-    Raises:
-        MgpuError: If there is no pool of that name.
-    """
-    if name is None:
-        pool = current_pool(create=True)
-        if pool is None:
-            raise PoolClosedError("No pool could be started.")
-        return pool
-    if name not in _pools:
-        listed = ", ".join(_pools) or "none"
-        raise MgpuError(f"The pool {name!r} was asked for, but open pools are: {listed}.")
-    return _pools[name]
+def find_pool(name: str) -> Pool | None:
+    """Return an open pool of this kernel by name, or None."""
+    return _pools.get(name)
 
 
 def open_pools() -> list[Pool]:

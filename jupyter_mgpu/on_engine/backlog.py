@@ -183,7 +183,7 @@ class Backlog:
     def __bool__(self) -> bool:
         return bool(self._entries or self._dropped)
 
-    def add_text(self, name: str, text: str, now: float) -> None:
+    def add_text(self, name: str, text: str) -> None:
         """Append text of a stream; never blocks, never grows beyond the bounds."""
         if len(text) > MAX_CHARS:
             cut = text.count("\n", 0, len(text) - MAX_CHARS)
@@ -234,7 +234,7 @@ class Backlog:
         """Count lines that were dropped before they came here."""
         self._dropped += lines
 
-    def add_message(self, header: Header, frames: list[Any], now: float) -> None:
+    def add_message(self, header: Header, frames: list[Any]) -> None:
         """Append a display or a widget's message, merged with what it replaces."""
         if header["op"] == "display" and self._replaces(header):
             return

@@ -1,10 +1,13 @@
 """Runs one `%%spmd` cell in the engine's namespace, as IPython would."""
 
 import ast
+import builtins
 import inspect
 import sys
 from collections.abc import Coroutine
 from typing import Any
+
+from jupyter_mgpu.on_engine import context
 
 
 class Cell:
@@ -76,3 +79,26 @@ def _is_quiet(source: str) -> bool:
     """Tell whether the cell ends with a semicolon, which hides its last value."""
     lines = [line.split("#")[0].rstrip() for line in source.rstrip().splitlines()]
     return bool(lines) and lines[-1].endswith(";")
+
+
+def run_background_cell(source: str, names: dict[str, Any], count: int) -> Any:
+    """Run a `%%parfeval` cell in a namespace of its own; return its last expression.
+
+    Args:
+        source: The cell, without its magic line.
+        names: The kernel's values of the names that it reads.
+        count: The kernel's execution count, for tracebacks.
+    """
+    engine = context.require()
+    shell = engine.shell
+    transformed = shell.transform_cell(source)
+    filename = shell.compile.cache(transformed, count, raw_code=source)
+    scope = {"__name__": "__main__", "__builtins__": builtins, "get_ipython": lambda: shell}
+    scope |= {"rank": engine.rank, "world_size": engine.world_size, "device": engine.device}
+    scope |= names
+    tree = ast.parse(transformed, filename)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, filename, "exec", dont_inherit=True), scope)
+    if not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), scope)

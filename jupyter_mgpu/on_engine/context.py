@@ -26,6 +26,7 @@ class EngineContext:
     device: str
     emit: Emit
     namespace: Any  # the EngineNamespace
+    shell: Any  # the IPython shell
     task: RunningTask | None = None
     kept: dict[str, Any] = field(default_factory=dict)  # values that a kernel's Composite owns
 
@@ -83,7 +84,7 @@ def read_value(name: str) -> Any:
     Raises:
         KeyError: If there is none.
     """
-    engine = _require()
+    engine = require()
     if name in engine.kept:
         return engine.kept[name]
     try:
@@ -94,17 +95,22 @@ def read_value(name: str) -> Any:
 
 def assign_value(name: str, value: Any) -> None:
     """Set a variable of this engine."""
-    _require().namespace.set_value(name, value)
+    require().namespace.set_value(name, value)
 
 
 def delete_value(name: str) -> None:
     """Forget a variable or a kept value of this engine; harmless where there is none."""
-    engine = _require()
+    engine = require()
     engine.kept.pop(name, None)
     engine.namespace.delete(name)
 
 
-def _require() -> EngineContext:
+def require() -> EngineContext:
+    """Return this process's engine.
+
+    Raises:
+        RuntimeError: In a kernel or a plain process.
+    """
     if _context is None:
         raise RuntimeError("This process is no engine of a pool.")
     return _context

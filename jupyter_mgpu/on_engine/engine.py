@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.on_engine import context, failure, guard, namespace, process_group, streams
+from jupyter_mgpu.on_engine import context, failure, guard, process_group, resident, streams
 from jupyter_mgpu.on_engine.link import EngineLink
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
+from jupyter_mgpu.on_engine.namespace.summary import describe
 from jupyter_mgpu.on_engine.runner import Runner
 from jupyter_mgpu.wire import Frame, Header
 
@@ -41,13 +42,14 @@ class Engine:
             variables.pop("MGPU_TOKEN"),  # user code and its children need not have it
             loop,
         )
-        self._namespace = EngineNamespace(shell.user_ns)
+        self._namespace = EngineNamespace(shell.user_ns, shell.transform_cell)
         self._context = context.EngineContext(
             self._rank,
             int(variables["WORLD_SIZE"]),
             self._device,
             self._link.emit,
             self._namespace,
+            shell,
         )
         context.enter(self._context)
         packing.set_device(self._device)
@@ -61,6 +63,8 @@ class Engine:
             "changed": lambda names: sorted(self._namespace.changed(names)),
             "summary": self._summary,
             "abort_if_still": self._abort_if_still,
+            "release": lambda name: self._context.kept.pop(name, None) and None,
+            "resident_bytes": lambda: resident.count_bytes(self._shell.user_ns, self._context.kept),
         }
 
     def start(self) -> None:
@@ -104,7 +108,7 @@ class Engine:
     def _summary(self, names: list[str]) -> dict[str, Any]:
         kept = {name: self._context.kept[name] for name in names if name in self._context.kept}
         others = [name for name in names if name not in kept]
-        return {**self._namespace.summary(others), **namespace.summarize(kept)}
+        return {**self._namespace.summary(others), **{name: describe(value) for name, value in kept.items()}}
 
     def _status(self) -> dict[str, Any]:
         return {

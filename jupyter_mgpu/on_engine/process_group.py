@@ -168,9 +168,13 @@ def check() -> None:
 
 
 def after_interrupt() -> None:
-    """Retire the group if it may not be used again. Call it on the main thread after a cell."""
+    """Retire the group if it may not be used again.
+
+    Call it on the main thread after a failed cell, before `forget_tracebacks`, which collects
+    what this leaves.
+    """
     if _groups.trouble is not None:
-        _groups.retire(_groups.trouble)
+        _groups.retire(_groups.trouble, collect=False)
 
 
 def give_up(reason: str) -> None:

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 _original: dict[str, str | None] = {}
-_applied = 0
+_applied = ""
 
 
 def apply_follow(state: dict[str, Any]) -> list[str]:
@@ -20,12 +20,12 @@ def apply_follow(state: dict[str, Any]) -> list[str]:
         What could not be taken over, for the user to read. Never fatal.
     """
     global _applied
-    if state["number"] == _applied:
+    if state["id"] == _applied:
         return []
     _apply_environ(state["environ"])
     _apply_path(state["path"], state["start_path"])
     trouble = _apply_folder(state["folder"])
-    _applied = state["number"]
+    _applied = state["id"]
     return trouble
 
 
@@ -173,7 +173,7 @@ def _update_function(old: types.FunctionType, new: Any) -> None:
     """Let a function that was imported by name before run the new code."""
     if not isinstance(new, _Function) or new is old or new.__globals__ is not old.__globals__:
         return
-    if len(old.__closure__ or ()) == len(new.__closure__ or ()) == 0:
+    if old.__closure__ is None and new.__closure__ is None:
         old.__code__ = new.__code__
         old.__defaults__ = new.__defaults__
         old.__kwdefaults__ = new.__kwdefaults__

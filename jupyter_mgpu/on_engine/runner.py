@@ -56,6 +56,7 @@ class Runner:
         self._queue: deque[tuple[Header, list[Frame]]] = deque()
         self._busy = False
         self._is_armed = False
+        self._received = False  # the running cell's names
         self._awaiting: asyncio.Task[Any] | None = None
         self._interrupt_for: str | None = None
         self._delivered = threading.Event()
@@ -81,19 +82,21 @@ class Runner:
         """Run a task; returns the asyncio task when it awaits, else None."""
         task = RunningTask(header["task"])
         self._context.task = task
+        self._received = False
         self._output.begin(task.id)
         self._context.emit({"op": "started", "task": task.id}, [])
         is_cell = header["kind"] == "cell"
         try:
             self._prepare(header)
             if not is_cell:
-                reply = self._guarded(lambda: self._call(frames))
+                reply = self._guarded(lambda: self._call(frames, header.get("keep")))
                 self._finish(header, reply)
                 return None
             missing = self._namespace.receive(frames) if frames else []
             if missing:
-                self._done(header, {"status": "missing", "missing": missing}, [])
+                self._ask_again(task, missing)
                 return None
+            self._received = True
             cell = Cell(self._shell, header["source"], header.get("count", 0))
             self._namespace.before_cell()
             awaitable = self._guarded(cell.run)
@@ -124,10 +127,20 @@ class Runner:
     def _prepare(self, header: Header) -> None:
         self._set_world_size(header["world_size"])
         if header.get("follow"):
-            reload.apply_follow(header["follow"])
+            self._tell(reload.apply_follow(header["follow"]))
         if header.get("gang"):
             process_group.begin(header["generation"], header["gang"])
-        self._guarded(reload.reload_changed)
+        self._tell(self._guarded(reload.reload_changed))
+
+    def _tell(self, notes: list[str]) -> None:
+        for note in notes:
+            sys.stderr.write(note + "\n")
+
+    def _ask_again(self, task: RunningTask, missing: list[int]) -> None:
+        """Ask for the names again, by value: this engine has dropped what they refer to."""
+        self._output.end(task.id)
+        self._context.task = None
+        self._context.emit({"op": "missing", "task": task.id, "handles": missing}, [])
 
     def _set_world_size(self, world_size: int) -> None:
         """Follow a pool that grew or shrank."""
@@ -136,12 +149,15 @@ class Runner:
             for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "JAX_NUM_PROCESSES"):
                 os.environ[name] = str(world_size)
 
-    def _call(self, frames: list[Frame]) -> list[Frame]:
+    def _call(self, frames: list[Frame], keep: str | None) -> list[Frame]:
         function, args, kwargs = packing.unpack(frames)
         # Dropped before the call: a big argument must not live twice while the task runs.
         frames.clear()
         result = function(*args, **kwargs)
         self._output.flush_figures()
+        if keep is not None:
+            self._context.kept[keep] = result
+            return []
         return packing.pack(result)
 
     def _guarded(self, run: Callable[[], Any]) -> Any:
@@ -173,8 +189,11 @@ class Runner:
 
     def _done(self, header: Header, reply: Header, frames: list[Frame]) -> None:
         self._output.end(header["task"])
-        if header["kind"] == "cell":
-            reply["namespace"] = self._namespace.after_cell(header["source"])
+        if header["kind"] == "cell" and self._received:
+            reply["received"] = True
+            reply["namespace"] = self._namespace.after_cell(
+                header["source"], failed=reply["status"] != "ok"
+            )
         reply.update(op="done", task=header["task"], group=process_group.health())
         self._context.task = None
         self._interrupt_for = None

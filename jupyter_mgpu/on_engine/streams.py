@@ -179,7 +179,7 @@ class TaskOutput:
 
     def _add_text(self, task: str, name: str, text: str) -> None:
         if text:
-            self._backlog(task).add_text(name, text, time.monotonic())
+            self._backlog(task).add_text(name, text)
 
     def _backlog(self, task: str) -> Backlog:
         backlog = self._backlogs.get(task)
@@ -192,7 +192,7 @@ class TaskOutput:
         with self._lock:
             self._catch_up()
             message = {"task": task, "rank": self._rank, **header}
-            self._backlog(task).add_message(message, frames, time.monotonic())
+            self._backlog(task).add_message(message, frames)
         if self._current is None:
             self._wake.set()
 

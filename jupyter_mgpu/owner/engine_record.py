@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import EngineState, EngineStatus, Rank
+from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.transport.cluster import EngineProcess
 
@@ -25,14 +27,15 @@ class EnginePlan:
         device: What it runs on, in words.
         torch_device: What its `device` variable says: `cuda:0` or `cpu`.
         environment: Its pin and rendezvous variables.
-        uuids: The GPUs that CUDA must confirm; empty for a CPU engine.
+        prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
+            wrong. None for a CPU engine.
     """
 
     rank: int
     device: str
     torch_device: str
     environment: dict[str, str]
-    uuids: tuple[str, ...] = ()
+    prove: Callable[[], tuple[bool, str | None]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +69,20 @@ class EngineRecord:
     def is_alive(self) -> bool:
         """Whether its process runs and has said hello."""
         return self.hello.is_set() and self.state is not EngineState.DEAD
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it could not be started again."""
+        return self.state is EngineState.DEAD and self.failed_starts > 0
+
+    def record(self) -> dict[str, Any]:
+        """Describe its process for the pool's record; there must be one."""
+        pid = self.process.pid if self.process else 0
+        try:
+            started = guard.start_time(pid)
+        except FileNotFoundError:
+            started = "0"
+        return {"rank": self.rank, "pid": pid, "start_time": started, "device": self.plan.device}
 
     def take(self, task: Task) -> None:
         """Begin to work on a task."""

@@ -1,14 +1,12 @@
 """Ends what runs: interrupt, then abort its collectives, then replace its engine."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.queue import Task
-
-if TYPE_CHECKING:
-    from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.wire import Header
 
 ABORT_AFTER_S = 0.5
 ABORT_EVERY_S = 0.25
@@ -23,50 +21,61 @@ class Escalation:
     collectives; at 1.5 s those left are told as stopping; at 5 s their engines are replaced.
 
     Args:
-        owner: Whose engines are meant.
+        engines: The pool's engines by rank.
+        send_control: Sends to an engine's control thread.
+        replace: Replaces an engine, with the reason.
+        notify: Tells the client of an event.
     """
 
-    def __init__(self, owner: "Owner") -> None:
-        self._owner = owner
+    def __init__(
+        self,
+        engines: dict[int, EngineRecord],
+        send_control: Callable[[EngineRecord, Header], None],
+        *,
+        replace: Callable[[EngineRecord, str], None],
+        notify: Callable[[Header], None],
+    ) -> None:
+        self._engines = engines
+        self._send_control = send_control
+        self._replace = replace
+        self._notify = notify
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self, task_id: str, task: Task | None = None) -> None:
-        """Interrupt a task's ranks; a second call while that goes on changes nothing."""
-        task = task or self._owner.tasks.get(task_id)
-        if task is None or task_id in self._running:
-            return
-        if task.state == "queued":
-            self._owner.cancel(task_id)
-            return
-        job = self._owner.spawn(self._escalate(task))
-        self._running[task_id] = job
-        job.add_done_callback(lambda _: self._running.pop(task_id, None))
+    def begin(self, task: Task) -> None:
+        """Free a task's ranks; a second call while that goes on changes nothing."""
+        if task.id not in self._running:
+            job = asyncio.get_running_loop().create_task(self._escalate(task))
+            self._running[task.id] = job
+            job.add_done_callback(lambda _: self._running.pop(task.id, None))
 
-    def force(self, task_id: str, task: Task | None = None) -> None:
+    def force(self, task_id: str) -> None:
         """Replace the engines that still run a task, now."""
-        for engine in self._owner.engines.values():
+        for engine in list(self._engines.values()):
             if engine.task is not None and engine.task.id == task_id:
-                self._replace(engine, "at the second Stop")
+                self._give_up(engine, "at the second Stop")
+
+    def close(self) -> None:
+        """Leave everything as it is, because the pool ends."""
+        for job in list(self._running.values()):
+            job.cancel()
 
     async def _escalate(self, task: Task) -> None:
-        clock = self._owner.loop.time
-        begun = clock()
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
         for engine in self._left(task):
-            self._owner.send_control(engine, {"op": "interrupt", "task": task.id})
+            self._send_control(engine, {"op": "interrupt", "task": task.id})
         await self._wait(task, ABORT_AFTER_S)
         is_told = False
-        while self._left(task) and clock() - begun < REPLACE_AFTER_S:
+        while self._left(task) and clock() - begun_s < REPLACE_AFTER_S:
             for engine in self._left(task):
-                self._owner.send_control(
-                    engine,
-                    {"op": "rpc", "id": 0, "name": "abort_if_still", "args": {"task": task.id}},
-                )
+                question = {"op": "rpc", "id": 0, "name": "abort_if_still"}
+                self._send_control(engine, {**question, "args": {"task": task.id}})
             await self._wait(task, ABORT_EVERY_S)
-            if not is_told and clock() - begun > TELL_AFTER_S:
+            if not is_told and clock() - begun_s > TELL_AFTER_S:
                 is_told = True
                 self._tell(task)
         for engine in self._left(task):
-            self._replace(engine, f"because it did not stop within {REPLACE_AFTER_S:g} s")
+            self._give_up(engine, f"because it did not stop within {REPLACE_AFTER_S:g} s")
 
     def _tell(self, task: Task) -> None:
         left = self._left(task)
@@ -74,16 +83,16 @@ class Escalation:
             engine.state = EngineState.STOPPING
         if left:
             ranks = [engine.rank for engine in left]
-            self._owner.notify({"op": "stopping", "task": task.id, "ranks": ranks})
+            self._notify({"op": "stopping", "task": task.id, "ranks": ranks})
 
-    def _replace(self, engine: EngineRecord, when: str) -> None:
+    def _give_up(self, engine: EngineRecord, when: str) -> None:
         name = engine.task.name if engine.task else "a task"
-        self._owner.replace(
+        self._replace(
             engine, f"The engine of rank {engine.rank} was replaced {when}; it ran {name!r}."
         )
 
     def _left(self, task: Task) -> list[EngineRecord]:
-        return [engine for engine in self._owner.engines.values() if engine.task is task]
+        return [engine for engine in self._engines.values() if engine.task is task]
 
     async def _wait(self, task: Task, seconds: float) -> None:
         """Wait until no rank runs the task any more, at most for some seconds."""

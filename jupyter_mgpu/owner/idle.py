@@ -1,11 +1,9 @@
-"""Ends a pool that nobody uses, with a warning first, and never one that works."""
+"""Tells when a pool that nobody uses should end, with a warning first."""
 
-import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-if TYPE_CHECKING:
-    from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.wire import Header
 
 WARN_BEFORE_S = 300.0
 RESIDENT_BYTES = 64 * 2**20
@@ -17,46 +15,38 @@ class IdleClock:
     """Counts from the last use.
 
     Args:
-        owner: Whose pool it is.
         timeout_s: Seconds without use; None for never.
+        resident_bytes: Asks how much of the user's data the engines hold.
+        notify: Tells the client of an event.
     """
 
-    def __init__(self, owner: "Owner", timeout_s: float | None) -> None:
-        self._owner = owner
+    def __init__(
+        self,
+        timeout_s: float | None,
+        resident_bytes: Callable[[], Awaitable[int]],
+        notify: Callable[[Header], None],
+    ) -> None:
         self._timeout_s = timeout_s
-        self._used_s = time.monotonic()
-        self._is_warned = False
+        self._resident_bytes = resident_bytes
+        self._notify = notify
+        self._warned_for_s: float | None = None
 
-    def touch(self) -> None:
-        """Note that the pool is in use."""
-        self._used_s = time.monotonic()
-        self._is_warned = False
+    async def is_over(self, used_s: float, *, is_used: bool) -> bool:
+        """Tell whether the pool should end now.
 
-    async def check(self) -> None:
-        """Warn, or end the pool, when it is time."""
-        if self._timeout_s is None:
-            return
-        if self._owner.tasks:
-            self.touch()
-            return
-        idle_s = time.monotonic() - self._used_s
-        warn_s = max(self._timeout_s - WARN_BEFORE_S, self._timeout_s / 2)
-        if idle_s < warn_s:
-            return
-        limit_s = self._timeout_s * (RESIDENT_FACTOR if await self._holds_data() else 1)
-        if idle_s >= limit_s:
-            self._owner.stop(reason="idle")
-        elif not self._is_warned and idle_s >= limit_s - (self._timeout_s - warn_s):
-            self._is_warned = True
-            self._owner.notify({"op": "idle_warning", "seconds": limit_s - idle_s})
-
-    async def _holds_data(self) -> bool:
-        asked = [
-            asyncio.wrap_future(self._owner.rpc(rank, "resident_bytes"))
-            for rank, engine in self._owner.engines.items()
-            if engine.is_alive
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return any(
-            isinstance(answer, tuple) and answer[0] > RESIDENT_BYTES for answer in answers
-        )
+        Args:
+            used_s: When it was used last, by the monotonic clock.
+            is_used: Whether tasks run or wait now.
+        """
+        if self._timeout_s is None or is_used:
+            return False
+        warning_s = min(WARN_BEFORE_S, self._timeout_s / 2)
+        idle_s = time.monotonic() - used_s
+        if idle_s < self._timeout_s - warning_s:
+            return False
+        holds_data = await self._resident_bytes() > RESIDENT_BYTES
+        limit_s = self._timeout_s * (RESIDENT_FACTOR if holds_data else 1)
+        if idle_s >= limit_s - warning_s and self._warned_for_s != used_s:
+            self._warned_for_s = used_s
+            self._notify({"op": "idle_warning", "seconds": max(0.0, limit_s - idle_s)})
+        return idle_s >= limit_s

@@ -1,9 +1,11 @@
 """Starts, replaces and ends the processes of one pool, through ipyparallel's launchers."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import sys
 from dataclasses import dataclass
@@ -52,13 +54,16 @@ class EngineProcess:
             return False
         return True
 
+    def is_alive(self) -> bool:
+        """Tell whether the process has not ended; a zombie has."""
+        ended, _, _ = select.select([self.pidfd], [], [], 0)
+        return not ended
+
     def kill(self) -> None:
         """End the process and its children at once; also when it is stopped (SIGSTOP)."""
-        if self.signal(0):
-            try:
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
     def exit_code(self) -> int | None:
         """Return how it ended: a code, a negative signal number, or None if not known."""

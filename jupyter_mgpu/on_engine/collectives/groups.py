@@ -132,8 +132,13 @@ class EngineGroups:
             }[kind]
         return kind
 
-    def retire(self, reason: str) -> None:
-        """End the default group and all others, such that nobody can use them again."""
+    def retire(self, reason: str, *, collect: bool = True) -> None:
+        """End the default group and all others, such that nobody can use them again.
+
+        Args:
+            reason: What happened to them, as in "was interrupted".
+            collect: Whether to collect garbage, so that their threads end now.
+        """
         c10d = loaded_c10d()
         self.trouble = None
         if c10d is None:
@@ -147,9 +152,9 @@ class EngineGroups:
         c10d._world.group_count = 0  # noqa: SLF001  else the next names differ between ranks
         for user in list(self.users):
             _disable(user, reason)
-        if self.users:
-            self.users.clear()
+        if self.users and collect:
             gc.collect()  # DDP and its reducer are a cycle that holds the group's threads
+        self.users.clear()
         if has_groups:
             self.sockets.clear()
             self.tracker.forget_closed()

@@ -32,6 +32,7 @@ class EngineNamespace:
         self._structures: dict[str, bytes] = {}
         self._bindings = Bindings(user_ns)
         self._has_started = False
+        self._is_received = True
 
     def receive(self, frames: Sequence[Any]) -> list[int]:
         """Define the names of a stream.
@@ -43,6 +44,7 @@ class EngineNamespace:
         Raises:
             PackingError: If the stream cannot be unpacked; nothing was defined.
         """
+        self._is_received = False
         references: list[int] = pickle.loads(frames[0])
         missing = [number for number in references if self._handles.get(number) is None]
         if missing:
@@ -61,6 +63,7 @@ class EngineNamespace:
         for name, value in values.items():
             self._structures[name] = self._structure(value)[0]
             self._bindings.see(name)
+        self._is_received = True
         return []
 
     def changed(self, names: Iterable[str]) -> set[str]:
@@ -94,8 +97,10 @@ class EngineNamespace:
         self._bindings.look()
         self._has_started = True
 
-    def after_cell(self, source: str, *, failed: bool = False) -> dict[str, list[str]]:
-        """Say what a cell rebound and deleted, and which names there are.
+    def after_cell(self, source: str, *, failed: bool = False) -> dict[str, Any]:
+        """Say what a cell rebound and deleted, which names there are, and whether it had them.
+
+        Called also where the cell did not run, because its names could not be received.
 
         Args:
             source: The cell as it was typed.
@@ -109,10 +114,12 @@ class EngineNamespace:
             self._has_started = False
         for name in rebound | deleted:
             self._structures.pop(name, None)
+        received, self._is_received = self._is_received, True
         return {
             "rebound": sorted(rebound - RESERVED),
             "deleted": sorted(deleted - RESERVED),
             "names": self.names(),
+            "received": received,
         }
 
     def names(self) -> list[str]:

@@ -1,0 +1,13 @@
+"""What `%load_ext jupyter_mgpu` registers."""
+
+from typing import Any
+
+
+def register(shell: Any) -> None:
+    """Register the magics and formatters with an IPython shell."""
+    from jupyter_mgpu.magics.gpus import GpusMagic
+    from jupyter_mgpu.magics.parpool import ParpoolMagic
+    from jupyter_mgpu.magics.spmd import SpmdMagic
+    from jupyter_mgpu.magics.tasks import TasksMagic
+
+    shell.register_magics(GpusMagic, ParpoolMagic, SpmdMagic, TasksMagic)

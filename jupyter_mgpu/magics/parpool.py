@@ -1,0 +1,91 @@
+"""`%parpool`: start, show, restart or stop the notebook's pool."""
+
+import shlex
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.magics.ranges import parse_ranks, parse_size
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.start import IDLE_TIMEOUT_S, current_pool, parpool, pool_named
+
+COMMANDS = ("status", "restart", "stop")
+
+
+@magics_class
+class ParpoolMagic(Magics):
+    """Parses the line, calls the library, shows the outcome. Nothing else."""
+
+    @magic_arguments()
+    @argument("words", nargs="*", help="how many engines (4, or 2:4); or status, restart, stop")
+    @argument("--gpus", help="which GPUs in rank order, such as 1,3 or 0-3; free ones by default")
+    @argument("--per-gpu", type=int, default=1, help="engines that share each GPU")
+    @argument("--gpus-per-engine", type=int, default=1, help="GPUs that each engine gets")
+    @argument("--name", help="tells pools of this notebook apart")
+    @argument("--idle", type=float, help="minutes without use until it ends; 0 for never")
+    @argument(
+        "--wait", nargs="?", const=True, default=False, help="wait for GPUs, at most MIN minutes"
+    )
+    @argument("--share", action="store_true", help="use GPUs that others use as well")
+    @argument("--visible", choices=("own", "pool"), default="own", help="GPUs an engine sees")
+    @argument("--restart", action="store_true", help="end an open pool first, with its variables")
+    @argument("--keep", action="store_true", help="refused until it is built")
+    @argument("--attach", help="refused until it is built")
+    @argument("--cluster", help="refused until it is built")
+    @argument("--profile", help="refused until it is built")
+    @line_magic
+    def parpool(self, line: str) -> Any:
+        """Start a pool (`%parpool 2 --gpus 1,3`), or show the open one (`%parpool`)."""
+        args = parse_argstring(self.parpool, line)
+        words = list(args.words)
+        try:
+            if words and words[0] in COMMANDS:
+                return self._command(words[0], words[1:], args.name)
+            if len(words) > 1:
+                raise UsageError(f"%parpool takes one number or one of {COMMANDS}, not {words}.")
+            if not shlex.split(line) and current_pool() is not None:
+                return current_pool()
+            return self._start(words[0] if words else None, args)
+        except (MgpuError, ValueError) as error:
+            raise UsageError(str(error)) from error  # one line in the notebook, no traceback
+
+    def _start(self, size: str | None, args: Any) -> Pool:
+        return parpool(
+            parse_size(size) if size else None,
+            gpus=args.gpus,
+            per_gpu=args.per_gpu,
+            gpus_per_engine=args.gpus_per_engine,
+            name=args.name,
+            idle_timeout=IDLE_TIMEOUT_S if args.idle is None else args.idle * 60,
+            wait=args.wait if isinstance(args.wait, bool) else float(args.wait) * 60,
+            share=args.share,
+            visible=args.visible,
+            restart=args.restart,
+            keep=args.keep,
+            attach=args.attach,
+            cluster=args.cluster,
+            profile=args.profile,
+        )
+
+    def _command(self, command: str, rest: list[str], name: str | None) -> Any:
+        if name is None and current_pool() is None:
+            return _say("No pool is open. Start one with %parpool.")
+        pool = pool_named(name)
+        if command == "status":
+            return pool
+        if command == "restart":
+            pool.restart(parse_ranks(",".join(rest)) if rest else ())
+            return None
+        pending = pool.pending()
+        pool.shutdown(wait_for_tasks=False)
+        tail = f"; {len(pending)} tasks were cancelled" if pending else ""
+        return _say(f"The pool {pool.name!r} was stopped{tail}.")
+
+
+def _say(text: str) -> None:
+    from jupyter_mgpu.output import notices
+
+    notices.say(text)

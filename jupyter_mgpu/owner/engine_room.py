@@ -1,0 +1,228 @@
+"""Starts the engines of a pool, notices their deaths, and puts new ones in their place."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jupyter_mgpu.engines import EngineState
+from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.owner.engine_record import (
+    EnginePlan,
+    EngineRecord,
+    describe_exit,
+    oom_kills,
+)
+from jupyter_mgpu.transport.cluster import PoolCluster
+
+MAX_FAILED_STARTS = 3
+
+Environment = Callable[[EngineRecord], dict[str, str]]
+"""Makes the rendezvous variables of an engine that is about to start."""
+
+
+class EngineRoom:
+    """The engines of one pool, by rank. All methods run in the owner's event loop.
+
+    Args:
+        cluster: Starts the processes.
+        folder: Where the ranks' log files are.
+        record: The pool's record, which an engine's guard removes when the owner is gone.
+        environment: Makes the variables that an engine is started with, beside its pin.
+        start_timeout_s: How long an engine may take to start.
+        on_death: Called when an engine's process has ended, before it is replaced: with the
+            engine, what to tell, and the exit code.
+        on_ready: Called when an engine has taken the place of one that died.
+        on_failed_start: Called when there will be no engine for a rank: with it, and why.
+    """
+
+    def __init__(
+        self,
+        cluster: PoolCluster,
+        folder: Path,
+        record: Path,
+        environment: Environment,
+        start_timeout_s: float,
+        on_death: Callable[[EngineRecord, str, int | None], None],
+        on_ready: Callable[[EngineRecord], None],
+        on_failed_start: Callable[[EngineRecord, str], None],
+    ) -> None:
+        self.engines: dict[int, EngineRecord] = {}
+        self._cluster = cluster
+        self._folder = folder
+        self._record = record
+        self._environment = environment
+        self._start_timeout_s = start_timeout_s
+        self._on_death = on_death
+        self._on_ready = on_ready
+        self._on_failed_start = on_failed_start
+        self._loop = asyncio.get_running_loop()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._replaces = False
+        self._is_closing = False
+
+    def find(self, name: str) -> EngineRecord | None:
+        """Return the engine of a name such as `0.3`, None for one that was replaced."""
+        rank = name.partition(".")[0]
+        engine = self.engines.get(int(rank)) if rank.isdigit() else None
+        return engine if engine is not None and engine.name == name else None
+
+    async def start(self, plans: Sequence[EnginePlan]) -> None:
+        """Start engines and wait until each has said hello; from then on they are replaced.
+
+        Raises:
+            PoolStartError: If one does not come up; none of them is left then.
+        """
+        added = [EngineRecord(plan, self._folder / f"rank{plan.rank}.log") for plan in plans]
+        self.engines.update({engine.rank: engine for engine in added})
+        starts = [asyncio.ensure_future(self._start(engine)) for engine in added]
+        try:
+            await asyncio.gather(*starts)
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            for engine in added:
+                self.dismiss(engine)
+            raise
+        self._replaces = True
+
+    async def _start(self, engine: EngineRecord) -> None:
+        engine.hello.clear()
+        engine.state = EngineState.STARTING
+        environment = {
+            **engine.plan.environment,
+            **self._environment(engine),
+            "MGPU_DEVICE": engine.plan.torch_device,
+            "MGPU_LOG": str(engine.log),
+        }
+        engine.process = await self._cluster.start_engine(
+            engine.rank, engine.starts, environment, self._record
+        )
+        self._loop.add_reader(engine.process.pidfd, self._on_exit, engine)
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await asyncio.gather(engine.hello.wait(), self._prove(engine))
+        except TimeoutError:
+            words = engine.last_words(self._cluster.output_of(engine.rank))
+            pid = engine.process.pid if engine.process else "gone"
+            raise PoolStartError(
+                f"The engine of rank {engine.rank} did not start within "
+                f"{self._start_timeout_s:g} s (process {pid}). Its last lines: {words or 'none'}"
+            ) from None
+        if engine.state is EngineState.DEAD:
+            raise PoolStartError(engine.doom or f"The engine of rank {engine.rank} has died.")
+        engine.failed_starts = 0
+        engine.state = EngineState.IDLE
+        engine.free.set()
+
+    async def _prove(self, engine: EngineRecord) -> None:
+        """Ask CUDA, in a child with the engine's environment, which GPUs it would get."""
+        if engine.plan.prove is not None:
+            engine.proven, error = await asyncio.to_thread(engine.plan.prove)
+            if error is not None:
+                raise PoolStartError(error)
+
+    def _on_exit(self, engine: EngineRecord) -> None:
+        process = engine.process
+        if process is None:
+            return
+        self._loop.remove_reader(process.pidfd)
+        code = self._cluster.exit_code(process)
+        was_starting = not engine.hello.is_set()
+        message = self._explain(engine, process.pid, code, was_starting=was_starting)
+        engine.process = None
+        process.close()
+        if self._is_closing:
+            return
+        engine.state = EngineState.DEAD
+        engine.doom = message
+        self._on_death(engine, message, code)
+        engine.hello.set()  # ends a wait for the start
+        if self._replaces and not was_starting:
+            self.spawn_replacement(engine)
+
+    def _explain(
+        self, engine: EngineRecord, pid: int, code: int | None, *, was_starting: bool
+    ) -> str:
+        if engine.doom is not None:
+            return engine.doom
+        what = f" while it ran {engine.task.name!r}" if engine.task is not None else ""
+        what = " while it started" if was_starting else what
+        parts = [
+            f"The engine of rank {engine.rank} ({engine.plan.device}, process {pid}) "
+            f"{describe_exit(code)}{what}."
+        ]
+        if engine.rss_bytes is not None and not was_starting:
+            parts.append(f"Its memory was {engine.rss_bytes / 2**20:,.0f} MiB at the last look.")
+        kills = oom_kills()
+        if code == -9 and kills:
+            parts.append(f"The system has ended {kills} processes here for lack of memory so far.")
+        words = engine.last_words(self._cluster.output_of(engine.rank))
+        if words:
+            parts.append(f"Its last lines:\n{words}\n")
+        return " ".join(parts)
+
+    def spawn_replacement(self, engine: EngineRecord) -> None:
+        """Start a new engine on a rank that has none, in the background."""
+        job = self._loop.create_task(self._replace(engine))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _replace(self, engine: EngineRecord) -> None:
+        """Start a new engine on the same rank and device, in a few tries."""
+        why = ""
+        while engine.failed_starts < MAX_FAILED_STARTS:
+            engine.starts += 1
+            engine.doom = None
+            try:
+                await self._cluster.ensure_controller()
+                await self._start(engine)
+            except PoolStartError as error:
+                engine.failed_starts += 1
+                why = str(error)
+                self._end_process(engine)
+            else:
+                self._on_ready(engine)
+                return
+        engine.state = EngineState.DEAD
+        self._on_failed_start(engine, why)
+
+    def replace(self, engine: EngineRecord, why: str) -> None:
+        """End an engine now; a new one takes its place."""
+        engine.failed_starts = 0
+        if engine.process is not None:
+            engine.doom = why
+            engine.process.kill()
+        elif engine.state is EngineState.DEAD:
+            self.spawn_replacement(engine)
+
+    def dismiss(self, engine: EngineRecord) -> None:
+        """End an engine that gets no successor."""
+        self.engines.pop(engine.rank, None)
+        self._end_process(engine)
+
+    def _end_process(self, engine: EngineRecord) -> None:
+        process, engine.process = engine.process, None
+        if process is not None:
+            self._loop.remove_reader(process.pidfd)
+            process.kill()
+            process.close()
+
+    async def close(self, timeout_s: float) -> list[int]:
+        """End all engines at once, also busy and stopped ones.
+
+        Returns:
+            The processes that are still there after the time-out, as a driver may hold them.
+        """
+        self._is_closing = True
+        for job in list(self._jobs):
+            job.cancel()
+        left = [engine.process for engine in self.engines.values() if engine.process is not None]
+        for process in left:
+            self._loop.remove_reader(process.pidfd)
+            process.kill()
+        deadline_s = self._loop.time() + timeout_s
+        while left and self._loop.time() < deadline_s:
+            await asyncio.sleep(0.005)
+            left = [process for process in left if process.is_alive()]
+        return [process.pid for process in left]

@@ -1,0 +1,141 @@
+"""The owner's side of the direct connections: authenticated, one per engine and channel."""
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import zmq
+
+from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.wire import Frame, Header, decode, encode
+
+CHANNELS = ("work", "control")
+Answer = tuple[Any, list[Frame]]
+"""What an engine answers: a JSON value and frames."""
+
+
+class Switchboard:
+    """One socket that all engines connect to.
+
+    A connection is known by its name, such as `work:0.3` (channel, rank, how often the rank was
+    started), and is heard only after a hello with the pool's secret.
+
+    Args:
+        url: Where to listen; inside a folder that only this user may enter.
+        token: The secret.
+        find: Returns the engine of a name such as `0.3`, None for one that was replaced.
+        on_hello: Called when both channels of an engine are known.
+        on_message: Called with each other message of an engine.
+        loop: The owner's event loop.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        find: Callable[[str], EngineRecord | None],
+        on_hello: Callable[[EngineRecord], None],
+        on_message: Callable[[EngineRecord, Header, list[Frame]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._token = token
+        self._find = find
+        self._on_hello = on_hello
+        self._on_message = on_message
+        self._loop = loop
+        self._known: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, tuple[int, Future[Answer]]] = {}
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.sndhwm = self._router.rcvhwm = 0
+        self._router.linger = 0
+        self._router.bind(url)
+        loop.add_reader(self._router.fd, self._receive)
+
+    def send_work(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:
+        """Send to an engine's main thread."""
+        self._send("work", engine, header, frames)
+
+    def send_control(
+        self, engine: EngineRecord, header: Header, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send to an engine's control thread."""
+        self._send("control", engine, header, frames)
+
+    def _send(
+        self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
+    ) -> None:
+        identity = f"{channel}:{engine.name}".encode()
+        with contextlib.suppress(zmq.ZMQError):  # it is gone: its death is noticed elsewhere
+            self._router.send_multipart([identity, *encode(header, frames)], copy=False)
+        if self._router.events & zmq.POLLIN:
+            # zmq's descriptor tells of new messages once: sending may have used that up.
+            self._loop.call_soon(self._receive)
+
+    def ask(
+        self, future: Future[Answer], engine: EngineRecord, name: str, args: dict[str, Any]
+    ) -> None:
+        """Ask an engine's control thread; the future gets the answer, or an OwnerError."""
+        number = next(self._numbers)
+        self._questions[number] = (engine.rank, future)
+        self.send_control(engine, {"op": "rpc", "id": number, "name": name, "args": args})
+
+    def fail_questions(self, message: str, rank: int | None = None) -> None:
+        """Let those who wait for an answer know that there will be none."""
+        for number, (asked, future) in list(self._questions.items()):
+            if rank is None or asked == rank:
+                self._questions.pop(number)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(OwnerError(message))
+
+    def forget(self, engine: EngineRecord) -> None:
+        """Hear an engine no more."""
+        self._known -= {f"{channel}:{engine.name}" for channel in CHANNELS}
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._loop.remove_reader(self._router.fd)
+        self._router.close()
+        self._context.term()
+
+    def _receive(self) -> None:
+        while not self._router.closed:
+            try:
+                parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            name = parts[0].bytes.decode(errors="replace")
+            with contextlib.suppress(ValueError):  # not one of our engines
+                self._take(name, *decode([part.buffer for part in parts[1:]]))
+
+    def _take(self, name: str, header: Header, frames: list[Frame]) -> None:
+        engine = self._find(name.partition(":")[2])
+        if engine is None:
+            return
+        if header.get("op") == "hello":
+            if hmac.compare_digest(str(header.get("token")), self._token):
+                self._known.add(name)
+                if all(f"{channel}:{engine.name}" in self._known for channel in CHANNELS):
+                    self._on_hello(engine)
+        elif name in self._known:
+            if header["op"] == "reply":
+                self._answer(header, frames)
+            else:
+                self._on_message(engine, header, frames)
+
+    def _answer(self, header: Header, frames: list[Frame]) -> None:
+        _, future = self._questions.pop(header["id"], (0, None))
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if "failure" in header:
+            record = header["failure"]
+            future.set_exception(OwnerError(f"{record['ename']}: {record['evalue']}"))
+        else:
+            future.set_result((header.get("value"), frames))

@@ -1,0 +1,282 @@
+"""Runs a cell or a function on several ranks at the same time.
+
+The path of a cell: `Sender.plan` packs the names it reads -> a gang waits for its ranks -> each
+engine runs it -> outputs, errors and rebound names come back -> one merged error, or none.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.composite import Composite
+from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
+from jupyter_mgpu.output import failures
+from jupyter_mgpu.output.cell_output import CellOutput
+from jupyter_mgpu.output.publisher import Publisher
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.pool import Pool, refuse_on_engine
+from jupyter_mgpu.sending.plan import Plan
+from jupyter_mgpu.start import pool_named, user_namespace
+from jupyter_mgpu.wire import Frame, Header
+
+STOP_S = 1.8
+"""A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOptions:
+    """What the `%%spmd` line asks for."""
+
+    bind: tuple[str, ...] = ()
+    send: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    sends_nothing: bool = False
+    timeout_s: float | None = None
+    is_quiet: bool = False
+    count: int = 0
+
+
+class Gang:
+    """One cell or call on several ranks, from its submission to the last rank's end.
+
+    Args:
+        pool: Where it runs.
+        task: What runs.
+        output: Where its output goes.
+        on_rank_done: Called once per rank, with its reply, as soon as that is there.
+        repack: Packs a rank's names again, without what it no longer has.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        task: Task,
+        output: CellOutput,
+        on_rank_done: Callable[[int, Header], None],
+        repack: Callable[[int, Sequence[int]], list[Frame]] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._task = task
+        self._output = output
+        self._on_rank_done = on_rank_done
+        self._repack = repack
+        self._left = set(task.ranks)
+        self._is_running = False
+        self._end: Header | None = None
+        self._over = threading.Event()
+        self.replies: dict[int, tuple[Header, list[Frame]]] = {}
+
+    def run(self) -> None:
+        """Submit it and wait for its end.
+
+        Raises:
+            KeyboardInterrupt: At a Stop, within 2 s; a second Stop replaces what still runs.
+            BaseException: What the first failing rank raised, with the others folded into it.
+        """
+        self._pool.submit_gang(self._task, self.listen)
+        try:
+            self._over.wait()
+        except KeyboardInterrupt:
+            self._stop()
+            self._output.finish(self.replies)
+            raise KeyboardInterrupt from None
+        self._output.finish(self.replies)
+        self._raise()
+
+    def listen(self, header: Header, frames: list[Frame]) -> bool:
+        """Take an event of this gang; True when there will be no more."""
+        operation = header["op"]
+        if operation == "done":
+            self.replies[header["rank"]] = (header, frames)
+            self._left.discard(header["rank"])
+            self._on_rank_done(header["rank"], header)
+        elif operation == "ended":
+            self._end = header
+            if not self._is_running:
+                self._left.clear()
+        elif operation == "started":
+            self._is_running = True
+            self._output.status("")
+        elif operation == "missing" and self._repack is not None:
+            frames = self._repack(header["rank"], header["handles"])
+            self._pool.owner.resend(self._task.id, header["rank"], frames)
+        elif operation == "waiting":
+            self._output.status(_waiting_line(header))
+        elif operation == "stopping":
+            ranks = ", ".join(str(rank) for rank in header["ranks"])
+            self._output.status(f"rank {ranks}: stopping; a second Stop replaces what still runs")
+        else:
+            self._output.handle(header["rank"], header, frames)
+        is_over = self._end is not None and not self._left
+        if is_over:
+            self._over.set()
+        return is_over
+
+    def _stop(self) -> None:
+        deadline_s = time.monotonic() + STOP_S
+        self._pool.owner.interrupt(self._task.id)
+        while not self._over.is_set() and (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                self._over.wait(left_s)
+            except KeyboardInterrupt:
+                self._pool.owner.interrupt(self._task.id, force=True)
+
+    def _raise(self) -> None:
+        end = self._end or {}
+        if end.get("reason") == "timeout":
+            raise TaskTimeoutError(end["message"])
+        if end.get("reason") == "no engines":
+            raise MgpuError(end["message"])
+        if end.get("state") == "cancelled":
+            raise PoolClosedError(f"The cell was cancelled: {end.get('reason')}.")
+        errors = {
+            rank: self._rebuild(rank, header, frames)
+            for rank, (header, frames) in self.replies.items()
+            if header["status"] != "ok"
+        }
+        if errors:
+            raise failures.merge(errors, end.get("first"))
+
+    def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:
+        if header["status"] == "died":
+            return EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+        return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
+
+
+def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions) -> None:
+    """Run a cell on some ranks of a pool and show what they print.
+
+    Raises:
+        SendingError: If the names that it reads cannot be sent as they stand; nothing has run.
+        BaseException: As `Gang.run`.
+    """
+    refuse_on_engine("%%spmd")
+    ranks = tuple(ranks)
+    plan = pool.sender.plan(
+        source,
+        ranks,
+        send=options.send,
+        keep=options.keep,
+        send_nothing=options.sends_nothing,
+        count=options.count,
+        ask_changed=lambda asked, names: _ask_changed(pool, asked, names),
+    )
+    output = _output(pool, ranks, is_quiet=options.is_quiet)
+    for line in plan.lines:
+        output.note(line)
+    task = _task(pool, ranks, _title(source), options.timeout_s)
+    task.header |= {"kind": "cell", "source": source, "count": options.count}
+    task.frames = {rank: plan.frames[rank] for rank in ranks}
+
+    def on_rank_done(rank: int, header: Header) -> None:
+        _note_names(pool, plan, rank, header)
+
+    Gang(pool, task, output, on_rank_done, plan.repack).run()
+    for name in options.bind:
+        user_namespace()[name] = pool[name]
+    pool.sender.bound_from_engines(options.bind)
+
+
+def _ask_changed(
+    pool: Pool, ranks: Sequence[int], names: Sequence[str]
+) -> dict[int, set[str]]:
+    asked = {rank: pool.owner.rpc(rank, "changed", names=list(names)) for rank in ranks}
+    return {rank: set(future.result()[0]) for rank, future in asked.items()}
+
+
+def _note_names(pool: Pool, plan: Plan, rank: int, header: Header) -> None:
+    if header.get("received"):
+        plan.commit(rank)
+    if header.get("namespace"):
+        pool.sender.cell_ran(rank, header["namespace"])
+
+
+def spmd(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    pool: Pool | None = None,
+    ranks: Sequence[int] | None = None,
+    timeout: float | None = None,
+    **kwargs: Any,
+) -> Composite:
+    """Call a function on all ranks at the same time.
+
+    Args:
+        fn: What to call; collectives work in it.
+        *args: Its arguments, the same on all ranks.
+        pool: Where to run; the current pool by default, started if there is none.
+        ranks: Only these ranks.
+        timeout: Seconds after which the call is ended.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The results, which stay on the engines until they are fetched by `[rank]`; they are
+        freed there when the composite is.
+
+    Raises:
+        BaseException: What the first failing rank raised, with the others folded into it.
+    """
+    refuse_on_engine("spmd")
+    pool = pool or pool_named(None)
+    chosen = pool.ranks if ranks is None else tuple(ranks)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    key = f"result of {pool.next_id(name)}"
+    task = _task(pool, chosen, name, timeout)
+    task.header |= {"kind": "call", "keep": key}
+    task.frames = packing.pack((fn, args, kwargs), copy=True)
+    Gang(pool, task, _output(pool, chosen), lambda *_: None).run()
+    return Composite(
+        pool,
+        key,
+        label=f"of {name}()",
+        ranks=chosen,
+        release=lambda: pool.release(key, chosen),
+    )
+
+
+def _task(pool: Pool, ranks: tuple[int, ...], name: str, timeout_s: float | None) -> Task:
+    task = Task(
+        id=pool.next_id("g"),
+        name=name,
+        header={},
+        frames=[],
+        ranks=ranks,
+        is_gang=True,
+        timeout_s=timeout_s,
+        info={"created": datetime.now(UTC).isoformat(timespec="milliseconds")},
+    )
+    pool.add_follow(task)
+    return task
+
+
+def _output(pool: Pool, ranks: tuple[int, ...], *, is_quiet: bool = False) -> CellOutput:
+    return CellOutput(
+        ranks,
+        Publisher(),
+        quiet=is_quiet,
+        log_paths={rank: pool.owner.engines[rank].log for rank in ranks},
+        labels={rank: pool.device(rank) for rank in ranks},
+    )
+
+
+def _title(source: str) -> str:
+    lines = [line.strip() for line in source.splitlines() if line.strip()]
+    first = lines[0] if lines else "an empty cell"
+    return first if len(first) <= 40 else first[:39] + "…"
+
+
+def _waiting_line(header: Header) -> str:
+    busy = [
+        f"rank {rank}: {name!r}, {int(seconds) // 60}:{int(seconds) % 60:02d}"
+        for rank, name, seconds in header["busy"]
+    ]
+    idle = ",".join(str(rank) for rank in header["idle"])
+    offer = f" (idle: add --ranks {idle} to run there)" if idle and busy else ""
+    return f"waiting for {'; '.join(busy) or 'its turn'}{offer}"
+
+

@@ -1,0 +1,157 @@
+"""The tasks of this notebook, and those of earlier ones that are on disk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.futures import CancelledError
+from jupyter_mgpu.output import failures
+from jupyter_mgpu.output.table import text_table
+from jupyter_mgpu.owner import journal
+from jupyter_mgpu.pool import open_pools
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task that has ended, read from disk.
+
+    Attributes:
+        diary: All that it printed, up to a bound.
+        metrics: One dict per `report`.
+    """
+
+    name: str
+    state: str
+    pool: str
+    rank: int | None
+    created: str | None
+    started: str | None
+    finished: str
+    diary: str
+    metrics: list[dict[str, Any]]
+    message: str | None
+    failure: dict[str, Any] | None
+    has_result: bool
+    _place: tuple[Path, int, list[int]] = field(repr=False)
+
+    def result(self) -> Any:
+        """Return the task's result.
+
+        Raises:
+            CancelledError: If it was cancelled.
+            MgpuError: If it did not finish, or its result was too large to be kept.
+            BaseException: What the task raised.
+        """
+        if self.state == "cancelled":
+            raise CancelledError
+        if self.failure is not None:
+            raise failures.rebuild(self.failure, self._frames(), self.rank or 0, "")
+        if self.state != "finished":
+            raise MgpuError(self.message or f"The task {self.name!r} did not finish.")
+        if not self.has_result:
+            raise MgpuError(
+                f"The result of {self.name!r} was larger than "
+                f"{journal.RESULT_BYTES / 2**20:.0f} MiB and was not kept."
+            )
+        return packing.unpack(self._frames())
+
+    def _frames(self) -> list[bytes]:
+        return journal.read_frames(*self._place)
+
+
+class TaskTable(Sequence[dict[str, Any]]):
+    """Tasks as rows, with a text table as its repr."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+    def __repr__(self) -> str:
+        if not self._rows:
+            return "No tasks. Start one with parfeval(fn, ...)."
+        return text_table(self._rows)
+
+
+def list_records() -> list[TaskRecord]:
+    """Return every task on disk, oldest first."""
+    return [_record(*found) for found in journal.read_all()]
+
+
+def load(name: str) -> TaskRecord:
+    """Return the newest task of a name, also one of a kernel that is gone.
+
+    Raises:
+        MgpuError: If no task of that name is on disk.
+    """
+    found = None
+    known: dict[str, None] = {}
+    for entry in journal.read_all():
+        known[entry[0]["name"]] = None
+        if entry[0]["name"] == name:
+            found = entry
+    if found is None:
+        listed = ", ".join(list(known)[-10:]) or "none"
+        raise MgpuError(f"No task {name!r} is on disk. The newest names are: {listed}.")
+    return _record(*found)
+
+
+def table() -> TaskTable:
+    """Return the tasks of this notebook's pools: running, queued, and the last that ended."""
+    return TaskTable([row for pool in open_pools() for row in pool.task_rows()])
+
+
+def show(name: str) -> Any:
+    """Return what is known of one task: its future while it is here, else its record.
+
+    Raises:
+        MgpuError: If there is no task of that name.
+    """
+    for pool in open_pools():
+        for future in pool.tasks():
+            if future.name == name:
+                return TaskReport(name, future.diary, repr(future))
+    record = load(name)
+    return TaskReport(name, record.diary, f"{record.name!r} {record.state}, {record.finished}")
+
+
+class TaskReport:
+    """A task's whole diary, as `%tasks NAME` shows it."""
+
+    def __init__(self, name: str, diary: str, headline: str) -> None:
+        self.name = name
+        self.diary = diary
+        self._headline = headline
+
+    def __repr__(self) -> str:
+        return f"{self._headline}\n{self.diary or '(it has printed nothing)'}"
+
+
+def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
+    return TaskRecord(
+        name=record["name"],
+        state=record["state"],
+        pool=record["pool"],
+        rank=record["rank"],
+        created=record["created"],
+        started=record["started"],
+        finished=record["finished"],
+        diary=record["diary"],
+        metrics=record["metrics"],
+        message=record["message"],
+        failure=record["failure"],
+        has_result=record["has_result"],
+        _place=(path, place, record["frames"]),
+    )
+
+
+
+
+list = list_records  # noqa: A001 - `tasks.list()` is how it reads
