@@ -125,15 +125,13 @@ class Reloader:
         return ordered
 
     def _uses(self, name: str) -> set[str]:
-        used = set()
+        used: set[Any] = set()  # a class's __module__ may be anything
         for value in list(vars(self._stamps[name][0]).values()):
             if isinstance(value, types.ModuleType):
                 used.add(value.__name__)
             elif isinstance(value, type | types.FunctionType):
                 used.add(value.__module__)
-        return {other for other in used if isinstance(other, str) and other in self._stamps} - {
-            name
-        }
+        return {other for other in used if other != name and other in self._stamps}
 
     def _reload(self, name: str) -> None:
         module, file, _ = self._stamps[name]

@@ -33,8 +33,12 @@ def _array_content(array: Any) -> Content:
     if not array.size:
         return (array.shape, array.dtype.str)
     view = memoryview(array.ravel(order="K").view(numpy.uint8))
-    digest = _digest(view, WHOLE_ARRAY_BYTES, _PIECES_OF_ARRAY, _PIECE_BYTES)
-    return (array.shape, array.strides, array.dtype.str, digest)
+    return (array.shape, array.strides, array.dtype.str, array_digest(view))
+
+
+def array_digest(view: memoryview) -> bytes:
+    """Digest an array's bytes: all up to 64 MiB, pieces beyond."""
+    return _digest(view, WHOLE_ARRAY_BYTES, _PIECES_OF_ARRAY, _PIECE_BYTES)
 
 
 def _tensor_content(tensor: Any) -> Content:

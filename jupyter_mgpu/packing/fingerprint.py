@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.packing import functions
+from jupyter_mgpu.packing.contents import array_digest, content
 from jupyter_mgpu.packing.handles import HandleTable, is_array
 from jupyter_mgpu.packing.pickler import Pickler
 
@@ -44,13 +45,24 @@ def take_fingerprint(obj: Any, user_ns: dict[str, Any], handles: HandleTable) ->
     Raises:
         Exception: Whatever pickling the object raises.
     """
+    found = _take(obj, user_ns, handles, by_content=False)
+    if all(handles.get(number) is not None for number in found.leaves):
+        return found
+    # Some were made for this pickle only, as a forest's trees do: their numbers mean nothing.
+    return _take(obj, user_ns, handles, by_content=True)
+
+
+def _take(
+    obj: Any, user_ns: dict[str, Any], handles: HandleTable, *, by_content: bool
+) -> Fingerprint:
     with io.BytesIO() as stream:
-        pickler = _FingerprintPickler(stream, user_ns, handles)
+        pickler = _FingerprintPickler(stream, user_ns, handles, by_content=by_content)
         pickler.dump(obj)
         digest = hashlib.sha1(stream.getbuffer(), usedforsecurity=False)
         num_bytes = stream.tell()
+    pickler.clear_memo()  # what was made for this pickle only must be gone before one looks
     for buffer in pickler.buffers:
-        digest.update(buffer)
+        digest.update(array_digest(buffer))
         num_bytes += buffer.nbytes
     leaves = tuple(pickler.leaves)
     return Fingerprint(digest.digest(), leaves, frozenset(pickler.globals_read), num_bytes)
@@ -59,8 +71,16 @@ def take_fingerprint(obj: Any, user_ns: dict[str, Any], handles: HandleTable) ->
 class _FingerprintPickler(Pickler):
     carries_sources = False
 
-    def __init__(self, stream: io.BytesIO, user_ns: dict[str, Any], handles: HandleTable) -> None:
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        user_ns: dict[str, Any],
+        handles: HandleTable,
+        *,
+        by_content: bool,
+    ) -> None:
         super().__init__(stream, self._hash_apart)
+        self._by_content = by_content
         self._user_ns = user_ns
         self._handles = handles
         self.buffers: list[memoryview] = []
@@ -92,11 +112,13 @@ class _FingerprintPickler(Pickler):
         return self._leaf(obj) if is_array(obj) else super().reduce_other(obj)
 
     def _leaf(self, obj: Any) -> Any:
+        if self._by_content:
+            return _leaf_mark, content(obj)
         number = self._handles.number(obj)
         self.leaves[number] = None
         return _leaf_mark, (number,)
 
 
-def _leaf_mark(number: int) -> int:
+def _leaf_mark(*mark: Any) -> Any:
     """Stand for a tensor or an array in the stream; never called."""
-    return number
+    return mark

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import sys
 from typing import Any
 
@@ -28,13 +29,14 @@ class Follow:
         self._start = dict(os.environ)
         self._start_path = list(sys.path)
         self._seen: tuple[Any, ...] = (_raw_environ(), _folder(), list(sys.path))
+        self._owner = secrets.token_hex(8)
         self._number = 0
         self._state: dict[str, Any] | None = None
 
     def state(self) -> dict[str, Any] | None:
         """Return what differs from the pool's start, for `apply_follow`; None if nothing ever did.
 
-        Cheap when nothing changed since the last call. The number in it tells states apart.
+        Cheap when nothing changed since the last call. The id in it tells states apart.
         """
         now = (_raw_environ(), _folder(), list(sys.path))
         if now == self._seen:
@@ -48,7 +50,7 @@ class Follow:
             if environ.get(name) != self._start.get(name) and may_follow(name)
         }
         self._state = {
-            "number": self._number,
+            "id": f"{self._owner}-{self._number}",
             "environ": {name: environ.get(name) for name in sorted(names)},
             "folder": folder,
             "path": path,
@@ -56,14 +58,14 @@ class Follow:
         }
         return self._state
 
-    def delta(self, last_number: int) -> dict[str, Any] | None:
+    def delta(self, last_id: str = "") -> dict[str, Any] | None:
         """Return the state unless a rank has it already.
 
         Args:
-            last_number: The number of the state that the rank had last; 0 at its start.
+            last_id: The id of the state that the rank had last.
         """
         state = self.state()
-        return None if state is None or state["number"] == last_number else state
+        return None if state is None or state["id"] == last_id else state
 
 
 def _folder() -> str | None:

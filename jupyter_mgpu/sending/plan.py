@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jupyter_mgpu.packing.contents import Content
 from jupyter_mgpu.packing.frames import Frame
@@ -40,6 +41,8 @@ class Plan:
         default=None, repr=False
     )
 
+    _ran: Callable[[int, dict[str, Any]], None] = field(default=lambda *_: None, repr=False)
+
     @property
     def frames(self) -> dict[int, list[Frame]]:
         """The frames of each rank; empty where nothing is sent. Equal needs share one list."""
@@ -52,6 +55,18 @@ class Plan:
         plan = self.ranks[rank]
         if plan.packed is not None:
             self._commit(rank, plan.sent, plan.packed.contents)
+
+    def ran(self, rank: int, report: dict[str, Any]) -> None:
+        """Note that the cell ended on a rank, well or not.
+
+        Args:
+            rank: The rank.
+            report: What `EngineNamespace.after_cell` returned there; it tells whether the rank
+                had received its frames.
+        """
+        if report.get("received", True):
+            self.commit(rank)
+        self._ran(rank, report)
 
     def repack(self, rank: int, missing: Sequence[int]) -> list[Frame]:
         """Pack again for a rank that no longer has what the frames refer to.

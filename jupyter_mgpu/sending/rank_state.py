@@ -1,6 +1,7 @@
 """What one rank has, as far as the kernel knows."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from jupyter_mgpu.packing.contents import Content
 from jupyter_mgpu.packing.fingerprint import Fingerprint
@@ -44,7 +45,7 @@ class RankState:
     origins: dict[str, Origin] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
 
-    def ran(self, report: dict[str, list[str]], now: int, origin: Origin) -> None:
+    def ran(self, report: dict[str, Any], now: int, origin: Origin) -> None:
         """Note what a cell bound and deleted."""
         for name in report["rebound"]:
             self.bound[name] = now
@@ -58,3 +59,13 @@ class RankState:
     def replaced(self) -> "RankState":
         """Return the state of a new, empty engine in this one's place."""
         return RankState(origins=dict(self.origins), lost={**self.lost, **self.bound})
+
+    def copy(self) -> "RankState":
+        """Return a copy that later events do not change."""
+        return RankState(
+            dict(self.sent),
+            dict(self.contents),
+            dict(self.bound),
+            dict(self.origins),
+            dict(self.lost),
+        )

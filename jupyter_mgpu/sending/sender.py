@@ -66,7 +66,7 @@ class Sender:
             for name in names:
                 self._kernel.accept(name)
 
-    def cell_ran(self, rank: int, report: dict[str, list[str]]) -> None:
+    def cell_ran(self, rank: int, report: dict[str, Any]) -> None:
         """Note what a cell bound and deleted on a rank.
 
         Args:
@@ -82,7 +82,7 @@ class Sender:
     def assigned_on_engines(self, name: str, ranks: Iterable[int]) -> None:
         """Note that a name was bound on ranks from outside a cell, as by `pool[name] = value`."""
         now = self._clock.tick()
-        report = {"rebound": [name], "deleted": []}
+        report: dict[str, Any] = {"rebound": [name], "deleted": []}
         with self._lock:
             for rank in ranks:
                 self._state(rank).ran(report, now, Origin(0, f"pool[{name!r}] = ..."))
@@ -137,22 +137,24 @@ class Sender:
                 to send does not exist.
             PackingError: If a name that must be sent cannot be.
         """
+        cell = analyse(source, self._transform)
+        self._current = (Origin(count, _first_line(source)), cell)
+        names = {*cell.read, *send}
+        if not names:
+            return Plan({rank: RankPlan({}, None) for rank in ranks}, _ran=self.cell_ran)
         with self._lock:
-            cell = analyse(source, self._transform)
-            self._current = (Origin(count, _first_line(source)), cell)
-            states = {rank: self._state(rank) for rank in ranks}
-            names = {*cell.read, *send}
-            if not names:
-                return Plan({rank: RankPlan({}, None) for rank in ranks})
-            found = collect(
-                names, self._user_ns, self._handles, hidden=self._hidden, read_by=self._read_by
-            )
-            self._check(found, states, send)
-            if send_nothing:
-                return Plan({rank: RankPlan({}, None) for rank in ranks})
-            chooser = choice.Chooser(found, self._kernel.bound_at, self._handles, send, keep)
-            chosen = chooser.choose(states, ask_changed)
-            return self._packed(found, chooser, chosen)
+            live = {rank: self._state(rank) for rank in ranks}
+            states = {rank: state.copy() for rank, state in live.items()}
+            read_by = dict(self._read_by)
+        # Not under the lock: user code runs while pickling, and ranks are asked.
+        names.update(name for name in keep if any(name in s.sent for s in states.values()))
+        found = collect(names, self._user_ns, self._handles, hidden=self._hidden, read_by=read_by)
+        self._check(found, states, send)
+        if send_nothing:
+            return Plan({rank: RankPlan({}, None) for rank in ranks}, _ran=self.cell_ran)
+        chooser = choice.Chooser(found, self._kernel.bound_at, self._handles, send, keep)
+        chosen = chooser.choose(states, ask_changed)
+        return self._packed(found, chooser, chosen, states, live)
 
     def _check(
         self, found: KernelNames, states: Mapping[int, RankState], send: Collection[str]
@@ -165,61 +167,51 @@ class Sender:
         choice.check_lost(found, states, self._kernel.bound_at, send)
 
     def _packed(
-        self, found: KernelNames, chooser: choice.Chooser, chosen: Mapping[int, Sequence[str]]
-    ) -> Plan:
-        plans: dict[int, RankPlan] = {}
-        groups: list[tuple[Sequence[str], dict[int, Content], PackedNames, list[int]]] = []
-        for rank, names in chosen.items():
-            sent = {
-                name: Sent(self._kernel.bound_at(name), found.fingerprints[name]) for name in names
-            }
-            if not names:
-                plans[rank] = RankPlan({}, None)
-                continue
-            contents = self._state(rank).contents
-            packed = next(
-                (known for other, had, known, _ in groups if other == names and had == contents),
-                None,
-            )
-            if packed is None:
-                packed = self._pack(found, chooser, names, contents)
-                groups.append((names, contents, packed, []))
-            next(group for group in groups if group[2] is packed)[3].append(rank)
-            plans[rank] = RankPlan(sent, packed)
-
-        def repack(rank: int, names: Collection[str], missing: Sequence[int]) -> PackedNames:
-            with self._lock:
-                contents = self._state(rank).contents
-                for number in missing:
-                    contents.pop(number, None)
-                return self._pack(found, chooser, list(names), contents)
-
-        lines = [
-            notes.sent_line(sizes, members)
-            for names, _, packed, members in groups
-            if (sizes := chooser.sizes(names, packed.contents))
-        ]
-        lines += [choice.reserved_line(found.reserved)] if found.reserved else []
-        return Plan(plans, (*lines, *chooser.lines), self._commit, repack)
-
-    def _pack(
         self,
         found: KernelNames,
         chooser: choice.Chooser,
-        names: Iterable[str],
-        contents: Mapping[int, Content],
-    ) -> PackedNames:
-        copies = EngineCopies(contents, chooser.held, chooser.forced)
-        return pack_names(
-            {name: found.values[name] for name in names},
-            user_ns=self._user_ns,
-            handles=self._handles,
-            copies=copies,
-        )
+        chosen: Mapping[int, Sequence[str]],
+        states: Mapping[int, RankState],
+        live: Mapping[int, RankState],
+    ) -> Plan:
+        def pack(names: Iterable[str], contents: Mapping[int, Content]) -> PackedNames:
+            return pack_names(
+                {name: found.values[name] for name in names},
+                user_ns=self._user_ns,
+                handles=self._handles,
+                copies=EngineCopies(contents, chooser.held, chooser.forced),
+            )
 
-    def _commit(self, rank: int, sent: dict[str, Sent], contents: dict[int, Content]) -> None:
+        def commit(rank: int, sent: dict[str, Sent], contents: dict[int, Content]) -> None:
+            self._commit(live[rank], sent, contents)
+
+        def repack(rank: int, names: Collection[str], missing: Sequence[int]) -> PackedNames:
+            with self._lock:
+                for number in missing:
+                    live[rank].contents.pop(number, None)
+                contents = dict(live[rank].contents)
+            return pack(names, contents)
+
+        plans = {rank: RankPlan({}, None) for rank in chosen}
+        lines = list(chooser.lines)
+        for names, members in _alike(chosen, states):
+            packed = pack(names, states[members[0]].contents)
+            sent = {
+                name: Sent(self._kernel.bound_at(name), found.fingerprints[name]) for name in names
+            }
+            plans.update(dict.fromkeys(members, RankPlan(sent, packed)))
+            sizes = chooser.sizes(names, packed.contents)
+            if sizes:
+                lines.append(notes.sent_line(sizes, members))
+        if found.reserved:
+            lines.append(choice.reserved_line(found.reserved))
+        return Plan(plans, tuple(lines), commit, repack, self.cell_ran)
+
+    def _commit(
+        self, state: RankState, sent: dict[str, Sent], contents: dict[int, Content]
+    ) -> None:
+        # The state of a rank that was replaced meanwhile is no longer looked at: no harm.
         with self._lock:
-            state = self._state(rank)
             state.contents = {
                 number: mark
                 for number, mark in state.contents.items()
@@ -233,6 +225,22 @@ class Sender:
 
     def _state(self, rank: int) -> RankState:
         return self._ranks.setdefault(rank, RankState())
+
+
+def _alike(
+    chosen: Mapping[int, Sequence[str]], states: Mapping[int, RankState]
+) -> list[tuple[Sequence[str], list[int]]]:
+    """Group the ranks that need the same names and have the same tensors: they share frames."""
+    groups: list[tuple[Sequence[str], list[int]]] = []
+    for rank, names in chosen.items():
+        for known, members in groups:
+            if known == names and states[members[0]].contents == states[rank].contents:
+                members.append(rank)
+                break
+        else:
+            if names:
+                groups.append((names, [rank]))
+    return groups
 
 
 def _first_line(source: str) -> str:
