@@ -7,6 +7,15 @@ from jupyter_mgpu.packing.exceptions import rebuild_exception
 from jupyter_mgpu.packing.frames import Frame, pack, unpack
 
 
+class ReprText(str):
+    """Stands for an object that cannot travel: reads like it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class _Replica:
     """Pickles as an exception of which only the parts that can travel are left."""
 
@@ -50,9 +59,9 @@ def _or_repr(value: Any) -> Any:
     if _can_travel(value):
         return value
     try:
-        return repr(value)
+        return ReprText(repr(value))
     except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the error
-        return f"<{type(value).__name__}>"
+        return ReprText(f"<{type(value).__name__}>")
 
 
 def _or_none(value: Any) -> Any:
