@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,9 +70,10 @@ def visible_uuids(
         environments: Complete environments.
         timeout: Seconds for all of them together.
     """
+    deadline_s = time.monotonic() + timeout
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(_Child(environment)) for environment in environments]
-        return [child.answer(timeout) for child in children]
+        return [child.answer(deadline_s, timeout) for child in children]
 
 
 class _Child:
@@ -98,9 +100,9 @@ class _Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
 
-    def answer(self, timeout: float) -> Answer:
+    def answer(self, deadline_s: float, timeout: float) -> Answer:
         try:
-            text, _ = self._process.communicate(timeout=timeout)
+            text, _ = self._process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             return Answer(None, f"the CUDA driver did not answer in {timeout:g} s")
         return _read_answer(text, self._process.returncode)

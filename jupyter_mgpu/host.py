@@ -39,6 +39,8 @@ def default_cpu_count() -> CpuCount:
     limits.append((max(1, int(free_gib)), f"for {free_gib:.1f} GiB of free memory"))
     number, why = min(limits, key=lambda limit: limit[0])
     engines = "engine" if number == 1 else "engines"
+    if number == 1:
+        why = why.replace("cores", "core", 1)
     return CpuCount(number, f"{number} CPU {engines} ({number} {why}).")
 
 

@@ -9,6 +9,7 @@ The facts that a scenario can hold are listed in stubs/scenario.h.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +130,12 @@ class GpuMachine(dict[str, str]):
                 raise
         assert process.returncode == 0, errors
         return output.rstrip("\n")
+
+    def result(self, code: str, **variables: str) -> Any:
+        """Run Python code on this machine and return what it assigned to `result` (as JSON)."""
+        return json.loads(
+            self.python(f"{code}\nimport json; print(json.dumps(result))", **variables)
+        )
 
     @contextlib.contextmanager
     def foreign_process(self, index: int, memory_mib: int = 1024) -> Iterator[int]:

@@ -49,7 +49,7 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
 
 
 def _check(request: Request) -> None:
-    if request.smallest < 1 or (request.largest or 1) < request.smallest:
+    if request.smallest < 1 or (request.largest or request.smallest) < request.smallest:
         raise SelectionError(f"A pool of {request.n} engines cannot be started. Ask for 1 or more.")
     if request.per_gpu < 1 or request.gpus_per_engine < 1:
         raise SelectionError("--per-gpu and --gpus-per-engine need a number of at least 1.")

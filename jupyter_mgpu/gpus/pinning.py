@@ -88,11 +88,24 @@ def _translate(mask: str, environment: Mapping[str, str]) -> cuda.Answer:
         return cuda.Answer(())
     key = (mask, environment.get(ORDER_VARIABLE))
     if key not in _translated:
-        (answer,) = cuda.visible_uuids([environment])
+        answer = _ask(mask, environment)
         if answer.uuids is None:
             return answer
         _translated[key] = answer
     return _translated[key]
+
+
+def _ask(mask: str, environment: Mapping[str, str]) -> cuda.Answer:
+    if "MIG-" not in mask.upper():
+        return cuda.visible_uuids([environment])[0]
+    # CUDA shows a process one instance only, but different engines may have different ones.
+    entries = [{**environment, MASK_VARIABLE: entry} for entry in mask.split(",")]
+    uuids: list[str] = []
+    for answer in cuda.visible_uuids(entries):
+        if not answer.uuids:
+            return answer if answer.uuids is None else cuda.Answer(tuple(uuids))
+        uuids += answer.uuids
+    return cuda.Answer(tuple(uuids))
 
 
 def _with_uuids(uuids: Sequence[str], inventory: Inventory) -> tuple[Device, ...]:

@@ -33,7 +33,9 @@ class Request:
     @property
     def smallest(self) -> int:
         """The fewest engines that will do."""
-        return self.n[0] if isinstance(self.n, tuple) else self.n or 1
+        if self.n is None:
+            return 1
+        return self.n[0] if isinstance(self.n, tuple) else self.n
 
     @property
     def largest(self) -> int | None:

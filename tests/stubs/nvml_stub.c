@@ -163,10 +163,7 @@ int nvmlDeviceGetMemoryInfo_v2(device_t h, memory_v2_t *memory) {
     return OK;
 }
 int nvmlDeviceGetMemoryInfo(device_t h, memory_t *memory) {
-    memory_v2_t v2;
     ENTER_DEVICE("nvmlDeviceGetMemoryInfo", h);
-    int code = nvmlDeviceGetMemoryInfo_v2(h, &v2);
-    if (code && code != 13) return code;
     line_t *line = line_of(h);
     memory->total = (u64)number_of(line, "memory", 0) * MIB;
     memory->used = (u64)(number_of(line, "used", 0) + number_of(line, "reserved", 0)) * MIB;
