@@ -52,6 +52,7 @@ class Child:
         self.last_traceback = ""
 
     def call(self, function: Any, *args: Any) -> Any:
+        """Call a function there; raises what it raises."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         pickle.dump([bytes(frame) for frame in pack((function, args))], self._process.stdin)
@@ -65,6 +66,7 @@ class Child:
         return value
 
     def close(self) -> None:
+        """End the process."""
         self._process.communicate(timeout=20)
 
 
@@ -76,6 +78,7 @@ class Notebook:
         self._count = 0
 
     def run(self, source: str) -> None:
+        """Run a cell."""
         self._count += 1
         filename = f"/tmp/ipykernel_{id(self)}/{self._count}.py"
         lines = source.splitlines(keepends=True)
@@ -375,10 +378,10 @@ def test_an_exception_whose_type_cannot_travel_is_none() -> None:
 
     held = threading.Lock()
 
-    class Stuck(Exception):
+    class StuckError(Exception):
         lock = held
 
-    assert pack_exception(Stuck("x")) is None
+    assert pack_exception(StuckError("x")) is None
 
 
 def test_an_argument_of_an_exception_that_cannot_travel_is_its_repr() -> None:

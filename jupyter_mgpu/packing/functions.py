@@ -45,7 +45,7 @@ def cell_source(filename: str) -> str | None:
 def make_code(source: str | None, *arguments: Any) -> types.CodeType:
     """Rebuild a code object, and register its cell's source for tracebacks and inspect."""
     filename = arguments[_FILENAME_ARGUMENT]
-    if source is not None and filename not in linecache.cache:
+    if source is not None and source != cell_source(filename):
         lines = source.splitlines(keepends=True)
         linecache.cache[filename] = (len(source), None, lines, filename)
     return types.CodeType(*arguments)
