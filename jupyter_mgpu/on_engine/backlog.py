@@ -238,6 +238,8 @@ class Backlog:
         """Append a display or a widget's message, merged with what it replaces."""
         if header["op"] == "display" and self._replaces(header):
             return
+        if header["op"] == "comm" and not frames and self._joins(header):
+            return
         self._entries.append((header, frames))
         self._bound_shown()
 
@@ -260,6 +262,24 @@ class Backlog:
                 kind = entry[0]["kind"]
                 self._entries[index] = ({**header, "kind": kind}, entry[1])
                 return True
+        return False
+
+    def _joins(self, header: Header) -> bool:
+        """Add a widget's new state to one that still waits, so that a fast loop sends the last."""
+        content = header["content"]
+        if header["msg_type"] != "comm_msg" or content["data"].get("method") != "update":
+            return False
+        for entry in reversed(self._entries):
+            if isinstance(entry, Text) or entry[0]["op"] != "comm":
+                continue
+            waiting, frames = entry
+            if waiting["content"]["comm_id"] != content["comm_id"]:
+                continue
+            data = waiting["content"]["data"]
+            if frames or waiting["msg_type"] != "comm_msg" or data.get("method") != "update":
+                return False
+            data["state"] = {**data.get("state", {}), **content["data"].get("state", {})}
+            return True
         return False
 
     def _bound_shown(self) -> None:

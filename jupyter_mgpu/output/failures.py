@@ -1,0 +1,176 @@
+"""Makes local exceptions of failure records: with their own type, place and remote traceback.
+
+What the user catches is the task's own exception (`except ValueError` works). What the user reads
+is one merged traceback: first failing rank first, equal errors of other ranks folded, what our
+abort caused below in a line each.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.errors import RemoteError
+from jupyter_mgpu.on_engine.failure import describe
+from jupyter_mgpu.output import traceback_text
+from jupyter_mgpu.output.lanes import ranks_text
+
+Failure = dict[str, Any]
+
+
+_ORIGIN = "_mgpu_origin"
+"""Where an exception keeps its failure record; a key of its `__dict__`, so it is pickled along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How one rank failed.
+
+    Attributes:
+        rank: The rank.
+        label: What the rank runs on, such as `GPU 3`.
+        failure: The failure record.
+    """
+
+    rank: int
+    label: str
+    failure: Failure
+
+
+class Rendering:
+    """Draws a remote exception's traceback for IPython; lives on the exception instance.
+
+    A class of its own, because exceptions are pickled with their attributes.
+    """
+
+    def __init__(self, error: BaseException, lines: list[str]) -> None:
+        self._error = error
+        self._lines = lines
+
+    def __call__(self) -> list[str]:
+        """Return the traceback's lines."""
+        return [*self._lines, *traceback_text.local_lines(self._error.__traceback__)]
+
+
+def rebuild(
+    failure: Failure, frames: Sequence[bytes | memoryview], rank: int, label: str
+) -> BaseException:
+    """Make the exception that a task raised.
+
+    Args:
+        failure: The failure record; missing source lines are filled in.
+        frames: The packed exception; may be empty.
+        rank: Where it was raised.
+        label: What that rank runs on, such as `GPU 3`.
+
+    Returns:
+        The task's own exception, or a `RemoteError` that says the same, noting rank and device.
+    """
+    traceback_text.fill_lines(failure)
+    error = _unpack(failure, frames)
+    origin = Origin(rank, label, failure)
+    error.__dict__[_ORIGIN] = origin
+    _annotate(error, _place([origin]), [])
+    return error
+
+
+def merge(errors: Mapping[int, BaseException], first: int | None = None) -> BaseException:
+    """Make one exception of the errors of a cell's ranks.
+
+    Args:
+        errors: What was raised, by rank, as `rebuild` made it; others (a dead engine) are taken
+            as they are.
+        first: The rank that failed first; its own exception is returned. If it was only aborted
+            because another one failed, that other one counts as first.
+
+    Returns:
+        The exception, with notes on the rank, the remote traceback and the other ranks.
+    """
+    origins = {rank: _origin(rank, error) for rank, error in errors.items()}
+    first = _true_first(origins, first)
+    key = _key(origins[first].failure)
+    same = [rank for rank in sorted(origins) if _key(origins[rank].failure) == key]
+    others = _others([origins[rank] for rank in sorted(origins) if rank not in same])
+    error = errors[first]
+    if _ORIGIN in error.__dict__:
+        _annotate(error, _place([origins[rank] for rank in same]), others)
+    else:
+        for line in others:
+            error.add_note(line)
+    return error
+
+
+def _origin(rank: int, error: BaseException) -> Origin:
+    known = error.__dict__.get(_ORIGIN)
+    return known if isinstance(known, Origin) else Origin(rank, "", describe(error))
+
+
+def _annotate(error: BaseException, place: str, others: Sequence[str]) -> None:
+    """Write on an exception where it comes from; what was written before is replaced."""
+    failure = error.__dict__[_ORIGIN].failure
+    remote = traceback_text.render(failure)
+    error.__dict__["__notes__"] = [
+        *failure["notes"],
+        f"on {place}",
+        "Remote traceback:\n" + "\n".join(remote),
+        *others,
+    ]
+    lines = [traceback_text.headline(f"{failure['ename']} on {place}"), *remote]
+    if others:
+        lines += ["", *others]
+    error.__dict__["_render_traceback_"] = Rendering(error, lines)
+
+
+def _true_first(origins: Mapping[int, Origin], first: int | None) -> int:
+    own = [rank for rank in sorted(origins) if not origins[rank].failure.get("aborted")]
+    if first is not None and first in origins and (first in own or not own):
+        return first
+    return (own or sorted(origins))[0]
+
+
+def _unpack(failure: Failure, frames: Sequence[bytes | memoryview]) -> BaseException:
+    if frames:
+        # Whatever an exception's own __init__ or __setstate__ raises: the record has the facts.
+        with contextlib.suppress(Exception):
+            error = packing.unpack(list(frames))
+            if isinstance(error, BaseException):
+                return error.with_traceback(None)
+    message = failure["evalue"]
+    if failure["ename"] == "KeyboardInterrupt":
+        return KeyboardInterrupt(*[message] if message else [])
+    text = f"{failure['ename']}: {message}" if message else failure["ename"]
+    return RemoteError(text, type_name=failure["ename"])
+
+
+def _key(failure: Failure) -> tuple[Any, ...]:
+    lines = tuple((f.get("label") or f["file"], f["line"]) for f in failure["frames"][-3:])
+    return (failure["ename"], failure["evalue"], lines, bool(failure.get("aborted")))
+
+
+def _place(group: Sequence[Origin]) -> str:
+    """Say where: `rank 1 (GPU 3)`, `ranks 0-3`."""
+    if len(group) == 1:
+        return (
+            f"rank {group[0].rank} ({group[0].label})"
+            if group[0].label
+            else (f"rank {group[0].rank}")
+        )
+    return ranks_text(one.rank for one in group)
+
+
+def _others(origins: Sequence[Origin]) -> list[str]:
+    """Describe the other ranks: their own errors first, then what our abort caused."""
+    groups: dict[tuple[Any, ...], list[Origin]] = {}
+    for origin in origins:
+        groups.setdefault(_key(origin.failure), []).append(origin)
+    own, aborted = [], []
+    for group in groups.values():
+        failure = group[0].failure
+        where = f" ({failure['where']})" if failure.get("where") else ""
+        if failure.get("aborted"):
+            what = failure.get("collective")
+            aborted.append(f"{_place(group)}: aborted{f' in {what}' if what else ''}{where}")
+        else:
+            own.append(f"{_place(group)}: {traceback_text.last_line(failure)}{where}")
+    return own + aborted

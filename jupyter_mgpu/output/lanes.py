@@ -1,0 +1,321 @@
+"""How a cell on several ranks looks: a foldable lane of text per rank, figures with a header.
+
+Everything on the page is a `Slot`: shown once, then replaced by its display id. What a rank clears
+is its own slots, which its next figures fill again, so that an animation stays in its place.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_mgpu.output import html
+from jupyter_mgpu.output.budget import BYTES_PER_S, Budget
+from jupyter_mgpu.output.publisher import Bundle, Publisher
+from jupyter_mgpu.output.screen import Screen
+
+LANE_LINES = 200
+LANE_CHARS = 40_000
+UPDATE_S = 0.2
+SETTLE_S = 0.08
+"""How long the first lane waits, so that lanes which start together stand in rank order."""
+MIN_LIVE_CHARS = 1_500
+UPDATES_PER_S_UNDER_LOAD = 2.0
+WELL = ("", "ok", "finished")
+"""Outcomes that need no word in a lane's title."""
+BLANK: Bundle = {"text/plain": ""}
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Name ranks as people do: `rank 2`, `ranks 0-3, 5`."""
+    ordered = sorted(set(ranks))
+    spans: list[tuple[int, int]] = []
+    for rank in ordered:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1] = (spans[-1][0], rank)
+        else:
+            spans.append((rank, rank))
+    listed = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'s' if len(ordered) > 1 else ''} {listed}"
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """One output of the cell."""
+
+    display_id: str
+    data: Bundle = field(default_factory=lambda: dict(BLANK))
+    metadata: dict[str, Any] = field(default_factory=dict)
+    is_shown: bool = False
+    is_dirty: bool = True
+    sent_at: float = -1.0
+
+    def fill(self, data: Bundle, metadata: dict[str, Any] | None = None) -> None:
+        """Give it something else to show."""
+        self.data, self.metadata, self.is_dirty = data, metadata or {}, True
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """What one rank printed."""
+
+    rank: int
+    title: str
+    log_path: str
+    screen: Screen = field(default_factory=lambda: Screen(LANE_LINES))
+    dropped: int = 0
+    outcome: str = ""
+    slot: Slot | None = None
+
+    def render(self, max_chars: int) -> Bundle:
+        """Draw the last lines that fit."""
+        lines = self.screen.lines()
+        shown: list[str] = []
+        left = max_chars
+        for line in reversed(lines[-LANE_LINES:]):
+            left -= len(line) + 4
+            if left < 0 and shown:
+                break
+            shown.append(line if left >= 0 else "..." + line[left:])
+        shown.reverse()
+        hidden = self.dropped + self.screen.dropped + len(lines) - len(shown)
+        note = hidden_note(hidden, self.log_path)
+        plain = [html.strip_escapes(line) for line in shown]
+        if note:
+            plain.insert(0, note)
+        if self.outcome:
+            plain.append(self.outcome)
+        return {
+            "text/html": html.lane(self.title, shown, note=note, outcome=self.outcome),
+            "text/plain": "\n".join(f"[{self.rank}] {line}" for line in plain),
+        }
+
+
+def hidden_note(lines: int, log_path: str) -> str:
+    """Say how many lines are not shown, and where they are."""
+    if not lines:
+        return ""
+    where = f"; all of it is in {log_path}" if log_path else ""
+    return f"... {lines:,} earlier line{'' if lines == 1 else 's'} not shown{where}"
+
+
+def display_id_of(rank: int, content: Mapping[str, Any]) -> str | None:
+    """Return the front end's name for a display that a rank named; ranks must not share one."""
+    name = content.get("transient", {}).get("display_id")
+    return None if name is None else f"mgpu-{rank}-{name}"
+
+
+class LanesView:
+    """The page of one cell that runs on several ranks.
+
+    Args:
+        lanes: The lanes by rank.
+        publisher: Where it is shown.
+    """
+
+    def __init__(self, lanes: Mapping[int, Lane], publisher: Publisher) -> None:
+        self._lanes = lanes
+        self._publisher = publisher
+        self._page: list[Slot] = []  # in the order of the page
+        self._named: dict[str, Slot] = {}
+        self._figures: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
+        self._free: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
+        self._clearing: set[int] = set()
+        self._results: dict[int, dict[str, Any]] = {}
+        self._dirty: set[int] = set()
+        self._first_text_at: float | None = None
+        self._status: Slot | None = None
+
+    # --- what comes in -----------------------------------------------------------------
+
+    def text(self, rank: int, name: str, text: str, dropped: int, now: float) -> None:  # noqa: ARG002 - one lane has both streams
+        """Take text of a rank."""
+        self._clear_now(rank)
+        lane = self._lanes[rank]
+        lane.dropped += dropped
+        lane.screen.feed(text)
+        self._dirty.add(rank)
+        if self._first_text_at is None:
+            self._first_text_at = now
+
+    def show(self, rank: int, kind: str, content: dict[str, Any], now: float) -> None:  # noqa: ARG002 - same signature for all views
+        """Take a display of a rank."""
+        if kind == "clear_output":
+            self._clearing.add(rank)
+            if not content.get("wait"):
+                self._clear_now(rank)
+        elif kind == "execute_result":
+            self._results[rank] = content
+            if len(self._results) == len(self._lanes):
+                self._show_results()
+        elif kind == "update_display_data":
+            self._update(rank, content)
+        else:
+            self._clear_now(rank)
+            title = self._lanes[rank].title
+            self._show_pair(rank, title, content, display_id_of(rank, content))
+
+    def _update(self, rank: int, content: dict[str, Any]) -> None:
+        name = display_id_of(rank, content)
+        if name is None:
+            return
+        slot = self._named.get(name)
+        if slot is None:
+            # Shown by an earlier cell; the front end knows the id.
+            slot = self._named[name] = Slot(name, is_shown=True)
+            self._page.append(slot)
+        slot.fill(content["data"], content.get("metadata"))
+
+    def _show_pair(
+        self, rank: int, title: str, content: dict[str, Any], name: str | None = None
+    ) -> None:
+        """Show something with its header, in a place that the rank has cleared if there is one."""
+        if self._free[rank]:
+            header, figure = self._free[rank].pop(0)
+        else:
+            header, figure = Slot(new_id()), Slot(name or new_id())
+            self._page += [header, figure]
+        header.fill({"text/html": html.header(title), "text/plain": f"{title}:"})
+        figure.fill(content["data"], content.get("metadata"))
+        self._figures[rank].append((header, figure))
+        if name is not None:
+            self._named[name] = figure
+
+    def _clear_now(self, rank: int) -> None:
+        if rank not in self._clearing:
+            return
+        self._clearing.discard(rank)
+        for pair in self._figures[rank]:
+            for slot in pair:
+                slot.fill(dict(BLANK))
+        self._free[rank] += self._figures[rank]
+        self._figures[rank] = []
+        lane = self._lanes[rank]
+        if lane.slot is not None or rank in self._dirty:
+            lane.screen.clear()
+            lane.dropped = 0
+            self._dirty.add(rank)
+
+    def _show_results(self) -> None:
+        """Show the last expressions; equal ones once, for all the ranks that have it."""
+        groups: dict[str, list[int]] = {}
+        for rank in sorted(self._results):
+            key = json.dumps(self._results[rank].get("data"), sort_keys=True, default=str)
+            groups.setdefault(key, []).append(rank)
+        for ranks in groups.values():
+            content = self._results[ranks[0]]
+            title = self._lanes[ranks[0]].title if len(ranks) == 1 else ranks_text(ranks)
+            text = content["data"].get("text/plain")
+            if set(content["data"]) == {"text/plain"} and isinstance(text, str):
+                slot = Slot(new_id())
+                joint = "\n" if "\n" in text else " "
+                slot.fill({
+                    "text/html": html.labelled_text(f"{title}: Out", text),
+                    "text/plain": f"{title}:{joint}{text}",
+                })  # fmt: skip
+                self._page.append(slot)
+            else:
+                self._show_pair(ranks[0], title, content)
+        self._results = {}
+
+    def status(self, text: str) -> None:
+        """Show one line on what the cell waits for; an empty one removes it."""
+        if self._status is None:
+            if not text:
+                return
+            self._status = Slot(new_id())
+            self._page.append(self._status)
+        self._status.fill({"text/html": html.header(text), "text/plain": text} if text else BLANK)
+
+    # --- what goes out -----------------------------------------------------------------
+
+    def publish(self, now: float, budget: Budget) -> bool:
+        """Send what is due and what the budget allows; tells whether more is left."""
+        self._make_lanes(now)
+        self._draw(now, self._live_chars())
+        pending = [slot for slot in self._page if slot.is_dirty]
+        # What is new first and in order; of the rest, what waits longest.
+        pending.sort(key=lambda slot: slot.sent_at if slot.is_shown else -1.0)
+        for slot in pending:
+            if not budget.allows():
+                break
+            if slot.is_shown and now - slot.sent_at < UPDATE_S:
+                continue
+            self._send(slot, now)
+            budget.spend(slot.data)
+        return bool(self._dirty) or any(slot.is_dirty for slot in self._page)
+
+    def finish(self, outcomes: Mapping[int, str], now: float) -> None:
+        """Bring everything to its final state."""
+        for rank in list(self._clearing):
+            self._clear_now(rank)
+        for rank, outcome in outcomes.items():
+            lane = self._lanes.get(rank)
+            shown = "" if outcome in WELL else outcome
+            if lane is not None and shown != lane.outcome:
+                lane.outcome = shown
+                if lane.slot is not None or rank in self._dirty:
+                    self._dirty.add(rank)
+        if self._results:
+            self._show_results()
+        self.status("")
+        self._make_lanes(now + 2 * SETTLE_S)
+        for rank in self._lanes:  # the live ones may have been shortened
+            if self._lanes[rank].slot is not None:
+                self._dirty.add(rank)
+        self._draw(now + 2 * UPDATE_S, LANE_CHARS)
+        for slot in self._page:
+            if slot.is_dirty:
+                self._send(slot, now)
+
+    def _make_lanes(self, now: float) -> None:
+        if self._first_text_at is None or now - self._first_text_at < SETTLE_S:
+            return
+        for rank in sorted(self._dirty):
+            lane = self._lanes[rank]
+            if lane.slot is None:
+                lane.slot = Slot(new_id())
+                self._page.append(lane.slot)
+
+    def _live_chars(self) -> int:
+        """How much of each lane a live update may hold, so that all of them stay live."""
+        active = max(len(self._dirty), 1)
+        # Each character travels twice, as HTML and as plain text.
+        share = BYTES_PER_S / 2 / UPDATES_PER_S_UNDER_LOAD / active
+        return int(min(max(share, MIN_LIVE_CHARS), LANE_CHARS))
+
+    def _draw(self, now: float, max_chars: int) -> None:
+        for rank in sorted(self._dirty):
+            slot = self._lanes[rank].slot
+            if slot is None or now - slot.sent_at < UPDATE_S:
+                continue
+            data = self._lanes[rank].render(max_chars)
+            if data != slot.data:
+                slot.fill(data)
+            self._dirty.discard(rank)
+
+    def _send(self, slot: Slot, now: float) -> None:
+        self._publisher.display(
+            slot.data, slot.metadata, display_id=slot.display_id, update=slot.is_shown
+        )
+        slot.is_shown, slot.is_dirty, slot.sent_at = True, False, now
+
+
+def new_id() -> str:
+    """Return a display id that no other cell has."""
+    return f"mgpu-{uuid.uuid4().hex}"
+
+
+def make_lanes(
+    ranks: Sequence[int], labels: Mapping[int, str], log_paths: Mapping[int, str]
+) -> dict[int, Lane]:
+    """Make an empty lane for each rank."""
+    return {
+        rank: Lane(rank, _title(rank, labels.get(rank, "")), str(log_paths.get(rank, "")))
+        for rank in ranks
+    }
+
+
+def _title(rank: int, label: str) -> str:
+    return f"rank {rank} ({label})" if label else f"rank {rank}"
