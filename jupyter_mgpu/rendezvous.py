@@ -36,6 +36,11 @@ NCCL_SETTINGS: Mapping[str, str] = {
 }
 """torch's own guards, set so that none of them ends an idle or interrupted engine."""
 
+QUIET_SETTINGS: Mapping[str, str] = {
+    # Else each aborted wait on the store prints 30 lines of C++ frames into the cell.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+
 RESTART_DELAY_S = 1.0
 QUICK_END_S = 5.0
 
@@ -170,7 +175,7 @@ class Rendezvous:
             "JAX_PROCESS_ID": str(rank),
             "JAX_NUM_PROCESSES": str(world_size),
         }
-        defaults = dict(NCCL_SETTINGS)
+        defaults = {**NCCL_SETTINGS, **QUIET_SETTINGS}
         if self.address.startswith("127."):
             # gloo and NCCL would look up the host's name, which may lead nowhere.
             defaults |= {"GLOO_SOCKET_IFNAME": _loopback(), "NCCL_SOCKET_IFNAME": _loopback()}

@@ -233,7 +233,7 @@ class Child:
             self._delivered.wait(0.02)
 
     def _on_sigint(self, _signum: int, frame: FrameType | None) -> None:
-        if not self._is_armed or imports.in_protected_import(frame):
+        if self._delivered.is_set() or not self._is_armed or imports.in_protected_import(frame):
             return
         self._delivered.set()
         raise KeyboardInterrupt

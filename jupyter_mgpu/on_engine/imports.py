@@ -13,12 +13,15 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import TypeVar
 
 Hook = Callable[[ModuleType], None]
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _BOOTSTRAP = "<frozen importlib._bootstrap>"
 _hooks: dict[str, list[Hook]] = {}
+_protected_codes: set[CodeType] = set()
 
 
 def after_import(name: str, hook: Hook) -> None:
@@ -37,17 +40,26 @@ def after_import(name: str, hook: Hook) -> None:
     _hooks.setdefault(name, []).append(hook)
 
 
+def protected(function: Function) -> Function:
+    """Mark a short function of ours that an interrupt would leave half done, as a decorator."""
+    _protected_codes.add(function.__code__)
+    return function
+
+
 def in_protected_import(frame: FrameType | None) -> str | None:
-    """Name the library module whose import is under way, if there is one.
+    """Name what must not be interrupted now, if there is anything.
 
     Args:
         frame: The innermost frame of the interrupted thread, as a signal handler gets it.
 
     Returns:
-        The module's name, or None if an interrupt may be raised here.
+        The library module whose import is under way, or the `protected` function that runs;
+        None if an interrupt may be raised here.
     """
     while frame is not None:
         code = frame.f_code
+        if code in _protected_codes:
+            return code.co_qualname
         if code.co_filename == _BOOTSTRAP and code.co_name == "_load_unlocked":
             spec = frame.f_locals.get("spec")
             if spec is not None and _is_protected(spec.origin):

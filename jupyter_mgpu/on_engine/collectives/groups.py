@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_mgpu.errors import CollectiveError
+from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.on_engine.collectives.sockets import SocketTracker, are_connected
 
 C10D = "torch.distributed.distributed_c10d"
@@ -132,6 +133,7 @@ class EngineGroups:
             }[kind]
         return kind
 
+    @imports.protected
     def retire(self, reason: str, *, collect: bool = True) -> None:
         """End the default group and all others, such that nobody can use them again.
 
@@ -162,10 +164,11 @@ class EngineGroups:
     def _kind(self, error: BaseException) -> str | None:
         if isinstance(error, KeyboardInterrupt):
             return "interrupt" if self.was_aborted or self.was_used() else None
+        is_ours = any(isinstance(cause, CollectiveError) for cause in _chain(error))
+        if self.was_aborted and (is_ours or is_collective_failure(error)):
+            return "abort"
         if not is_collective_failure(error):
             return None
-        if self.was_aborted:
-            return "abort"
         is_timeout = any(_TIMEOUT_TEXT.search(str(cause)) for cause in _chain(error))
         return "timeout" if is_timeout else "peer"
 

@@ -12,14 +12,18 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from types import ModuleType
 from typing import Any
 
+from jupyter_mgpu.errors import CollectiveError
 from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.on_engine.collectives.groups import C10D, EngineGroups
 
 _MARK = "_mgpu_patched"
+_LOOK_S = 0.02
 
 
 def install(groups: EngineGroups) -> None:
@@ -129,14 +133,37 @@ def _pool_store(
     from torch.distributed import PrefixStore
 
     host, _, port = pool.rpartition(":")
-    store = rendezvous.TCPStore(
-        host_name=host,
-        port=int(port),
-        world_size=asked["world_size"],
-        is_master=False,
-        timeout=asked["timeout"],
+    store = _interruptible(
+        lambda: rendezvous.TCPStore(
+            host_name=host,
+            port=int(port),
+            world_size=asked["world_size"],
+            is_master=False,
+            timeout=asked["timeout"],
+        ),
+        groups,
     )
     return PrefixStore(groups.next_prefix(), store)
+
+
+def _interruptible(make: Callable[[], Any], groups: EngineGroups) -> Any:
+    """Make the store in another thread: the first one waits a second for the pool's store.
+
+    torch's constructor tries again and again and hears neither SIGINT nor an abort.
+    """
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001  handed to the waiting thread
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not wait([made], _LOOK_S).done:
+        if groups.was_aborted:
+            raise CollectiveError("init_process_group() was aborted before the ranks had met.")
+    return made.result()
 
 
 def _wrap_init(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
