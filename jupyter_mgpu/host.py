@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 BYTES_PER_GIB = 2**30
 MOST_CPU_ENGINES = 8
 
@@ -58,6 +56,8 @@ def memory_limit_bytes() -> int | None:
 
 def available_memory_bytes() -> int:
     """Read how much memory can still be had, in the container as well as on the machine."""
+    import psutil  # here, since it costs a good part of the package's import time
+
     in_groups = [
         max(0, limit - used) for limit, used in filter(None, map(_memory, _own_folders("memory")))
     ]

@@ -212,6 +212,41 @@ def test_few_open_files_are_told(gpu_machine):
     assert "ulimit -n" in next_step
 
 
+def test_errors_in_the_kernels_log_are_told(gpu_machine, tmp_path):
+    log = tmp_path / "kmsg"
+    log.write_text("3,1,2,-;NVRM: Xid (PCI:0000:08:00): 79, pid=7, GPU has fallen off the bus.\n")
+    code = (
+        "from pathlib import Path\nfrom jupyter_mgpu.doctor import gpu_checks\n"
+        f"gpu_checks._KERNEL_LOG = Path({str(log)!r})\n"
+    )
+
+    found = gpu_machine(gpus(1)).result(code + DOCTOR)["XID errors"]
+    log.unlink()
+    unreadable = gpu_machine(gpus(1)).result(code + DOCTOR)["XID errors"]
+
+    assert found[:2] == ["failed", "Since boot: XID 79 on 0000:08:00."]
+    assert unreadable[0] == "skipped"
+    assert "dmesg" in unreadable[2]
+
+
+def test_a_driver_that_hangs_later_is_told_in_its_check(gpu_machine):
+    found = gpu_machine(f"{gpus(2)}\nhang nvmlDeviceGetP2PStatus").result(DOCTOR)
+
+    assert found["driver"][0] == "passed"
+    assert found["peer-to-peer"][0] == "failed"
+    assert "did not answer in 2 s" in found["peer-to-peer"][1]
+
+
+def test_few_processes_are_told(gpu_machine):
+    code = "from jupyter_mgpu import host\nhost.pids_limit = lambda: 100\n"
+
+    outcome, finding, next_step = gpu_machine("").result(code + DOCTOR)["processes"]
+
+    assert outcome == "failed"
+    assert "100 processes and threads" in finding
+    assert "--pids-limit" in next_step
+
+
 def test_small_shared_memory_is_told(gpu_machine):
     code = (
         "import shutil\nfrom collections import namedtuple\n"

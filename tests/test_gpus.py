@@ -33,12 +33,11 @@ def use_this_gpu(index):
     with open(os.environ["MGPU_STUB_SCENARIO"], "a") as file:
         file.write(f"process {index} pid={os.getpid()} memory=500\\n")
 """
-HOLD = (
-    CHOOSE
+HOLDING = (
+    CHOOSE.replace("choice = choose", "global choice; choice = choose")
     + """
-told = attempt(**json.loads(sys.stdin.readline()))
-keep = [c for c in [globals().get("choice")] if c]
-print(json.dumps(told), flush=True)
+print("ready", flush=True)
+print(json.dumps(attempt(**json.loads(sys.stdin.readline()))), flush=True)
 sys.stdin.readline()
 """
 )
@@ -51,8 +50,8 @@ def choose(machine: GpuMachine, before: str = "", **request: object):
 @contextlib.contextmanager
 def pool(machine: GpuMachine, **request: object) -> Iterator[tuple[int, dict]]:
     """Another notebook that has chosen; yields its pid and what it got."""
-    code = HOLD.replace("choice = choose", "global choice; choice = choose")
-    with machine.start(code) as process:
+    with machine.start(HOLDING) as process:
+        process.stdout.readline()
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         yield process.pid, json.loads(process.stdout.readline())
@@ -147,11 +146,19 @@ def test_two_notebooks_never_get_the_same_gpu(gpu_machine):
 
 def test_notebooks_that_choose_at_the_same_moment_do_not_collide(gpu_machine):
     machine = gpu_machine(gpus(3))
+    with contextlib.ExitStack() as stack:
+        notebooks = [stack.enter_context(machine.start(HOLDING)) for _ in range(3)]
+        for notebook in notebooks:
+            assert notebook.stdout.readline() == "ready\n"
+        for notebook in notebooks:
+            notebook.stdin.write('{"n": 1}\n')
+            notebook.stdin.flush()
 
-    with pool(machine, n=1) as (_, a), pool(machine, n=1) as (_, b), pool(machine, n=1) as (_, c):
-        masks = sorted(told["masks"][0] for told in (a, b, c))
+        chosen = [json.loads(notebook.stdout.readline()) for notebook in notebooks]
+        for notebook in notebooks:
+            notebook.kill()
 
-    assert masks == ["0", "1", "2"]
+    assert sorted(told["masks"][0] for told in chosen) == ["0", "1", "2"]
 
 
 def test_a_leased_gpu_is_refused_with_its_holder_and_the_ways_out(gpu_machine):

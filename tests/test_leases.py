@@ -1,5 +1,6 @@
 """Who holds which GPU: records that live as long as their holders, across processes and users."""
 
+import gc
 import json
 import os
 import signal
@@ -106,6 +107,26 @@ def test_a_forked_child_of_the_pool_does_not_keep_a_released_lease(book):
     assert book.live() == []
     os.close(writing)
     os.waitpid(child, 0)
+
+
+def test_a_forgotten_claim_gives_its_gpu_back(book):
+    claim = book.claim(["GPU-a"], rank=0, pool="mine")
+    del claim
+    gc.collect()
+
+    assert book.live() == []
+
+
+def test_a_forked_child_cannot_give_back_what_its_parent_holds(book):
+    claim = book.claim(["GPU-a"], rank=0, pool="mine")
+    child = os.fork()
+    if child == 0:
+        claim.drop()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert len(book.live()) == 1
+    claim.drop()
 
 
 def test_several_records_of_one_gpu_can_live_side_by_side(book):

@@ -77,7 +77,8 @@ def test_the_table_reads_real_values_without_touching_cuda(environment):
         "from jupyter_mgpu.gpus import gpu_table\n"
         "table = gpu_table()\n"
         "result = [[[r.memory_used_bytes, r.memory_total_bytes, r.compute_capability]\n"
-        "           for r in table if r.state == 'ok'], repr(table), open('/proc/self/maps').read()]",
+        "           for r in table if r.state == 'ok'], repr(table),\n"
+        "          open('/proc/self/maps').read()]",
     )
 
     assert all(used is not None and used < total for used, total, _ in values)

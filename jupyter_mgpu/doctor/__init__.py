@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from jupyter_mgpu.doctor.gpu_checks import gpu_checks
-from jupyter_mgpu.doctor.host_checks import host_checks
+from jupyter_mgpu.doctor.gpu_checks import checks_of_gpus
+from jupyter_mgpu.doctor.host_checks import checks_of_host
 from jupyter_mgpu.doctor.report import Check, Outcome, Report, failed
-from jupyter_mgpu.nvml import read_inventory
+from jupyter_mgpu.nvml import NvmlTroubleError, read_inventory
 
 __all__ = ["Check", "Outcome", "Report", "doctor"]
 
@@ -22,7 +22,8 @@ def doctor() -> Report:
         The checks, each passed, failed or skipped, with the next step.
     """
     inventory = read_inventory()
-    checks = host_checks(inventory)[:1] + gpu_checks(inventory) + host_checks(inventory)[1:]
+    platform, *host = checks_of_host(inventory)
+    checks = [platform, *checks_of_gpus(inventory), *host]
     return Report(tuple(_run(name, check) for name, check in checks))
 
 
@@ -35,6 +36,8 @@ def _run(name: str, check: Callable[[], Check], timeout: float = CHECK_TIMEOUT_S
     except TimeoutError:
         step = "Look what makes this machine wait: a network file system, a name server, a driver."
         return failed(name, f"It did not end in {timeout:g} s.", step)
+    except NvmlTroubleError as error:
+        return failed(name, error.trouble.why, error.trouble.next_step)
     except Exception as error:  # noqa: BLE001 - a broken check must not cost the others
         return failed(name, f"It could not be checked: {error}.", "Please report this.")
 

@@ -249,7 +249,7 @@ def _read_kernel_log() -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-def gpu_checks(inventory: Inventory) -> list[tuple[str, Callable[[], Check]]]:
+def checks_of_gpus(inventory: Inventory) -> list[tuple[str, Callable[[], Check]]]:
     """List the checks with their names, none of them run yet."""
     gpus = inventory.gpus
 

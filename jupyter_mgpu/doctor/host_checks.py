@@ -218,7 +218,7 @@ def _limit(number: int) -> str:
     return str(number) if 0 <= number < 2**62 else "any number of"
 
 
-def host_checks(inventory: Inventory) -> list[tuple[str, Callable[[], Check]]]:
+def checks_of_host(inventory: Inventory) -> list[tuple[str, Callable[[], Check]]]:
     """List the checks with their names, none of them run yet."""
     return [
         ("platform", check_platform),

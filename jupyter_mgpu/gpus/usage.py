@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from jupyter_mgpu import cuda, host
 from jupyter_mgpu.devices import Device
 from jupyter_mgpu.leases import PATHS_VARIABLE, Lease
@@ -117,15 +115,10 @@ def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
 
 
 def _identify(process: GpuProcess, held: Sequence[Lease]) -> GpuUser:
-    try:
-        found = psutil.Process(process.pid)
-        with found.oneshot():
-            name, user = found.name(), _user_of(found)
-        lineage = [process.pid, *(parent.pid for parent in found.parents())]
-    except psutil.Error:
+    known = _look_up(process.pid) if _is_gpu_process(process.pid) else None
+    if known is None:
         return _stranger(process)
-    if not _is_gpu_process(process.pid):
-        return _stranger(process)
+    name, user, lineage = known
     lease = _lease_of(process.pid, user, held)
     return GpuUser(
         pid=process.pid,
@@ -137,15 +130,22 @@ def _identify(process: GpuProcess, held: Sequence[Lease]) -> GpuUser:
     )
 
 
-def _stranger(process: GpuProcess) -> GpuUser:
-    return GpuUser(pid=process.pid, memory_used_bytes=process.memory_used_bytes, is_visible=False)
+def _look_up(pid: int) -> tuple[str, str | None, list[int]] | None:
+    """Find the name, the user, and the pids from the process up to the first; None if gone."""
+    import psutil  # here, since it costs a good part of the package's import time
 
-
-def _user_of(process: psutil.Process) -> str | None:
     try:
-        return str(process.username())
+        found = psutil.Process(pid)
+        with found.oneshot():
+            name = str(found.name())
+            lineage = [pid, *(parent.pid for parent in found.parents())]
+        return name, str(found.username()), lineage
     except (psutil.Error, KeyError):
         return None
+
+
+def _stranger(process: GpuProcess) -> GpuUser:
+    return GpuUser(pid=process.pid, memory_used_bytes=process.memory_used_bytes, is_visible=False)
 
 
 def _is_gpu_process(pid: int) -> bool:
@@ -176,7 +176,9 @@ def _lease_of(pid: int, user: str | None, held: Sequence[Lease]) -> Lease | None
 
 def _leases_named_by(pid: int) -> list[str]:
     try:
-        environment = psutil.Process(pid).environ()
-    except (psutil.Error, OSError):
+        environment = Path(f"/proc/{pid}/environ").read_text(errors="surrogateescape")
+    except OSError:
         return []
-    return str(environment.get(PATHS_VARIABLE, "")).split(os.pathsep)
+    prefix = f"{PATHS_VARIABLE}="
+    named = [entry for entry in environment.split("\0") if entry.startswith(prefix)]
+    return named[0].removeprefix(prefix).split(os.pathsep) if named else []

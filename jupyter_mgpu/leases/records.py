@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import json
 import os
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -41,11 +42,16 @@ class Lease:
 
 
 class Claim:
-    """The records of one engine, held by this process until released or dropped."""
+    """The records of one engine, held by this process until released or dropped.
+
+    Keep it for as long as the engine may live: a forgotten claim gives its GPUs back.
+    """
 
     def __init__(self) -> None:
         self.leases: tuple[Lease, ...] = ()
         self._descriptors: list[int] = []
+        forgotten = weakref.finalize(self, _release, self._descriptors, os.getpid())
+        forgotten.atexit = False  # the end of the process unlocks anyway
 
     def add(self, lease: Lease, descriptor: int) -> None:
         """Take in a record and the descriptor that locks it."""
@@ -59,9 +65,7 @@ class Claim:
 
     def release_own_locks(self) -> None:
         """Leave the records to the engine's watchdog. Can be called twice."""
-        for descriptor in self._descriptors:
-            locks.release(descriptor)
-        self._descriptors.clear()
+        _release(self._descriptors, self.leases[0].pid if self.leases else os.getpid())
 
     def drop(self) -> None:
         """Give the GPUs back. Records of an engine that still lives stay until it ends."""
@@ -75,6 +79,13 @@ class Claim:
 
     def __exit__(self, *_: object) -> None:
         self.drop()
+
+
+def _release(descriptors: list[int], pid: int) -> None:
+    # A forked child shares the locks of its parent: it must not undo them.
+    if pid == os.getpid():
+        while descriptors:
+            locks.release(descriptors.pop())
 
 
 def read_lease(path: Path) -> Lease | None:
