@@ -77,6 +77,7 @@ def execute(notebook: Path, folder: Path) -> bool:
         node,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(notebook.parent)}},
         on_cell_start=progress.on_start,
         on_cell_executed=progress.on_executed,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import jupyter_mgpu
+
 ROOT = Path(__file__).parents[1]
 REGISTRIES = re.compile(
     r"pypi\.(org|io)|pythonhosted\.org|registry\.(npmjs|yarnpkg)|deb\.debian"
@@ -96,6 +98,7 @@ def test_the_version_is_the_newest_of_the_changelog() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == project["version"]
+    assert jupyter_mgpu.__version__ == project["version"]
 
 
 def test_importing_the_package_takes_no_heavy_module_with_it() -> None:
@@ -107,3 +110,17 @@ def test_importing_the_package_takes_no_heavy_module_with_it() -> None:
     )
 
     assert imported.stdout.split() == []
+
+
+def test_a_public_name_means_the_same_however_often_it_is_used() -> None:
+    code = (
+        "import jupyter_mgpu as mgpu\n"
+        "first = {name: getattr(mgpu, name) for name in mgpu.__all__}\n"
+        "print(*[name for name in first if getattr(mgpu, name) is not first[name]])"
+    )
+
+    changed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert changed.stdout.split() == []
