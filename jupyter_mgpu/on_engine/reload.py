@@ -1,9 +1,12 @@
 """Follow the kernel's surroundings, and reload modules whose files were edited."""
 
+import ast
 import importlib
+import importlib.util
 import os
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 _original: dict[str, str | None] = {}
@@ -125,13 +128,9 @@ class Reloader:
         return ordered
 
     def _uses(self, name: str) -> set[str]:
-        used: set[Any] = set()  # a class's __module__ may be anything
-        for value in list(vars(self._stamps[name][0]).values()):
-            if isinstance(value, types.ModuleType):
-                used.add(value.__name__)
-            elif isinstance(value, type | types.FunctionType):
-                used.add(value.__module__)
-        return {other for other in used if other != name and other in self._stamps}
+        module, file, _ = self._stamps[name]
+        package = name if hasattr(module, "__path__") else name.rpartition(".")[0]
+        return (_imported_by(file, package) & self._stamps.keys()) - {name}
 
     def _reload(self, name: str) -> None:
         module, file, _ = self._stamps[name]
@@ -175,6 +174,26 @@ def _update_function(old: types.FunctionType, new: Any) -> None:
         old.__code__ = new.__code__
         old.__defaults__ = new.__defaults__
         old.__kwdefaults__ = new.__kwdefaults__
+
+
+def _imported_by(file: str, package: str) -> set[str]:
+    """List the modules that a file imports, by their full names; more than those where unsure."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            except ImportError:  # a relative import outside a package
+                continue
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return found
 
 
 def _file_of(module: Any) -> str | None:

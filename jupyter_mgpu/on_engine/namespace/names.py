@@ -103,6 +103,10 @@ def _code_globals(code: types.CodeType) -> set[str]:
     return read - stored
 
 
+class _ClassNames(set[str]):
+    """The names that a class body has bound so far."""
+
+
 class _Scan(ast.NodeVisitor):
     """Walks a cell in the order in which it runs."""
 
@@ -149,8 +153,11 @@ class _Scan(ast.NodeVisitor):
 
     def _defer(self, node: ast.stmt | ast.expr, own_name: str | None = None) -> frozenset[str]:
         names = globals_of(node)
-        outer = {name for inner in self._inner for name in inner} | self.assigned
-        self._later |= names - outer - {own_name}
+        # Functions see the names of comprehensions around them, but not those of class bodies.
+        outer = set(self.assigned).union(
+            *(inner for inner in self._inner if not isinstance(inner, _ClassNames))
+        )
+        self._later |= names - outer - (set() if self._inner else {own_name})
         return names
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -279,7 +286,7 @@ class _Scan(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.run([*node.decorator_list, *node.bases, *(word.value for word in node.keywords)])
-        self._inner.append({"__module__", "__qualname__"})
+        self._inner.append(_ClassNames(("__module__", "__qualname__")))
         self.run(node.body)
         self._inner.pop()
         self._define(node.name, globals_of(node))
