@@ -25,6 +25,8 @@ import os, pickle, sys
 inbox, outbox = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from jupyter_mgpu.packing import pack, pack_exception, unpack
+from jupyter_mgpu.packing.functions import set_engine_globals
+set_engine_globals({"rank": 3, "device": "cpu:3"})
 while True:
     try:
         frames = pickle.load(inbox)
@@ -131,6 +133,20 @@ def test_the_newest_version_of_a_function_is_sent(child: Child, notebook: Notebo
     notebook.run("def g(): return 2")
 
     assert child.call(notebook["f"]) == 2
+
+
+def test_rank_and_device_are_the_engines_own(child: Child, notebook: Notebook) -> None:
+    notebook.run("device = 'cuda:7'\ndef f(): return g(), rank\ndef g(): return device")
+
+    assert child.call(notebook["f"]) == ("cpu:3", 3)
+
+
+def test_the_shells_own_names_do_not_hinder_a_function(child: Child, notebook: Notebook) -> None:
+    notebook.names["get_ipython"] = threading.Lock().acquire
+    notebook.run("def f(): return 'get_ipython' in globals() or get_ipython")
+
+    with pytest.raises(NameError):
+        child.call(notebook["f"])
 
 
 def test_closures_defaults_and_partials_travel(child: Child, notebook: Notebook) -> None:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jupyter_mgpu.packing.functions import global_names
+from jupyter_mgpu.packing.functions import used_globals
 
 _MAX_DEPTH = 30
 _SEARCH_S = 2.0
@@ -98,9 +98,8 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield ", default value", default
     for name, default in (function.__kwdefaults__ or {}).items():
         yield f", default of {name}", default
-    for name in global_names(function.__code__):
-        if name in function.__globals__:
-            yield f", global {name}", function.__globals__[name]
+    for name, part in used_globals(function).items():
+        yield f", global {name}", part
     for name, part in vars(function).items():
         yield f".{name}", part
 

@@ -12,7 +12,18 @@ from cloudpickle import cloudpickle
 
 # CodeType takes the file name as its eleventh argument; cloudpickle puts a placeholder there.
 _FILENAME_ARGUMENT = 10
+# What every engine defines itself, so that the kernel's are never sent.
+ENGINE_NAMES = frozenset({"rank", "world_size", "device"})
+_SHELL_NAMES = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
 _MODULE_NAMES = ("__package__", "__name__", "__path__", "__file__")
+
+_engine_globals: dict[str, Any] = {}
+
+
+def set_engine_globals(user_ns: dict[str, Any]) -> None:
+    """Name the namespace from which functions that arrive take rank, world_size and device."""
+    global _engine_globals
+    _engine_globals = user_ns
 
 
 def reduce_code(code: types.CodeType, sources_sent: set[str] | None) -> tuple[Any, ...]:
@@ -70,11 +81,7 @@ def reduce_function(
                 if name in function.__globals__
             }
         )
-    used = {
-        name: function.__globals__[name]
-        for name in global_names(function.__code__)
-        if name in function.__globals__
-    }
+    used = used_globals(function)
     arguments = (function.__code__, base, empty_closure(function))
     return make_function, arguments, function_state(function, used), None, None, set_function_state
 
@@ -83,6 +90,16 @@ def global_names(code: types.CodeType) -> Iterable[str]:
     """List the global names that a code object and those nested in it use."""
     names: Iterable[str] = cloudpickle._extract_code_globals(code)  # noqa: SLF001 - as above
     return names
+
+
+def used_globals(function: types.FunctionType) -> dict[str, Any]:
+    """Return the globals that travel with a function by value."""
+    known = function.__globals__
+    names = [name for name in global_names(function.__code__) if name in known]
+    if known.get("__name__") == "__main__":
+        left_out = ENGINE_NAMES | _SHELL_NAMES
+        names = [name for name in names if name not in left_out]
+    return {name: known[name] for name in names}
 
 
 def empty_closure(function: types.FunctionType) -> tuple[types.CellType, ...] | None:
@@ -98,11 +115,15 @@ def make_function(
     closure: tuple[types.CellType, ...] | None,
 ) -> types.FunctionType:
     """Rebuild the skeleton of a function; `set_function_state` completes it."""
-    function_globals.setdefault("__builtins__", builtins)
+    if "__builtins__" not in function_globals:
+        function_globals["__builtins__"] = builtins
+        for name in (*ENGINE_NAMES, "get_ipython"):
+            if name in _engine_globals:
+                function_globals.setdefault(name, _engine_globals[name])
     return types.FunctionType(code, function_globals, None, None, closure)
 
 
-def function_state(function: types.FunctionType, used_globals: dict[str, Any]) -> tuple[Any, ...]:
+def function_state(function: types.FunctionType, used: dict[str, Any]) -> tuple[Any, ...]:
     """Collect what `set_function_state` needs."""
     cells = function.__closure__ or ()
     contents = [content for content, is_empty in map(_cell_content, cells) if not is_empty]
@@ -116,15 +137,15 @@ def function_state(function: types.FunctionType, used_globals: dict[str, Any]) -
     }
     if function.__annotations__:
         attributes["__annotations__"] = function.__annotations__
-    modules = _submodules(function.__code__, itertools.chain(used_globals.values(), contents))
-    return attributes, dict(function.__dict__), used_globals, function.__closure__, modules
+    modules = _submodules(function.__code__, itertools.chain(used.values(), contents))
+    return attributes, dict(function.__dict__), used, function.__closure__, modules
 
 
 def set_function_state(function: types.FunctionType, state: tuple[Any, ...]) -> None:
     """Complete a function made by `make_function`."""
-    attributes, own, used_globals, closure, _ = state
+    attributes, own, used, closure, _ = state
     function.__dict__.update(own)
-    function.__globals__.update(used_globals)
+    function.__globals__.update(used)
     for mine, theirs in zip(function.__closure__ or (), closure or (), strict=True):
         content, is_empty = _cell_content(theirs)
         if not is_empty:

@@ -9,6 +9,7 @@ from jupyter_mgpu.on_engine.namespace.bindings import ATOMS, Bindings
 from jupyter_mgpu.on_engine.namespace.names import RESERVED, analyse, is_user_name
 from jupyter_mgpu.on_engine.namespace.receiving import Receiving
 from jupyter_mgpu.on_engine.namespace.summary import describe
+from jupyter_mgpu.packing import functions
 from jupyter_mgpu.packing.contents import Content, content
 from jupyter_mgpu.packing.fingerprint import take_fingerprint
 from jupyter_mgpu.packing.handles import HandleTable
@@ -25,6 +26,7 @@ class EngineNamespace:
     def __init__(
         self, user_ns: dict[str, Any], transform: Callable[[str], str] | None = None
     ) -> None:
+        functions.set_engine_globals(user_ns)
         self._user_ns = user_ns
         self._transform = transform
         self._handles = HandleTable(first=-1)  # the kernel's numbers are positive

@@ -8,7 +8,9 @@ import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-RESERVED = frozenset({"rank", "world_size", "device"})
+from jupyter_mgpu.packing.functions import ENGINE_NAMES
+
+RESERVED = ENGINE_NAMES
 _SHELL = frozenset({"In", "Out", "get_ipython", "exit", "quit"})
 _HISTORY = re.compile(r"_+|_i+|_ih|_oh|_dh|_i?\d+|_exit_code|__\w+__")
 _BODY_MAGICS = frozenset({"time", "capture", "prun"})
