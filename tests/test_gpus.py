@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from gpu_stubs import GpuMachine, divided_gpu, gpu, gpu_uuid, gpus, mig_uuid, mixed_gpus
@@ -255,6 +256,18 @@ def test_in_a_container_a_pid_of_the_host_is_not_taken_for_somebody_here(gpu_mac
         innocent.communicate("\n")
 
     assert f"a process not visible from here (pid {innocent.pid} on the host)" in refused["words"]
+
+
+def test_in_a_container_engines_are_not_shown_twice(gpu_machine):
+    machine = gpu_machine(f"{gpus(1)}\nprocess 0 pid=3999999 memory=500")
+    with pool(machine, gpus="0", share=True, pool="mine"):
+        text = machine.python(
+            "from jupyter_mgpu import host\nhost.is_host_pid_namespace = lambda: False\n"
+            "from jupyter_mgpu.gpus import gpu_table\nprint(gpu_table())"
+        )
+
+    assert "pool 'mine' rank 0" in text
+    assert "not visible" not in text
 
 
 def test_share_takes_gpus_that_others_use_and_says_so(gpu_machine):
@@ -667,3 +680,42 @@ def test_percent_gpus_shows_the_table_and_refuses_arguments(gpu_machine):
 
     assert "NVIDIA H200" in told
     assert "UsageError %gpus takes no arguments" in told
+
+
+REAL_POOL = """
+from jupyter_mgpu.start import parpool
+pool = parpool(gpus="1,3", name="mine")
+print("PIDS", *[engine.pid for engine in pool.status().engines], flush=True)
+input()
+"""
+AFTER = """
+from pathlib import Path
+from jupyter_mgpu.gpus import Request, wait_for_free
+wait_for_free(Request(gpus="1,3"), timeout=30, poll_s=0.1)
+def state(pid):
+    try: return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError: return "gone"
+result = [state(pid) for pid in PIDS]
+"""
+
+
+def test_the_engines_of_a_killed_notebook_end_before_their_gpus_are_free(gpu_machine):
+    machine = gpu_machine(mixed_gpus())
+    with machine.start(REAL_POOL) as notebook:
+        told = next(line for line in notebook.stdout if line.startswith("PIDS"))
+        pids = [int(pid) for pid in told.split()[1:]]
+        environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in pids]
+        refused = choose(machine, gpus="3")
+        machine.add(f"process 1 pid={pids[0]} memory=100")
+        table = machine.python("from jupyter_mgpu.gpus import gpu_table; print(gpu_table())")
+        machine.remove(f"process 1 pid={pids[0]} memory=100")
+        notebook.send_signal(signal.SIGKILL)
+
+        states = machine.result(AFTER.replace("PIDS", repr(pids)))
+
+    for environment, mask in zip(environments, (b"1", b"3"), strict=True):
+        assert b"CUDA_VISIBLE_DEVICES=" + mask in environment
+        assert b"CUDA_DEVICE_ORDER=PCI_BUS_ID" in environment
+    assert "GPU 3 is used by pool 'mine' rank 1" in refused["words"]
+    assert f"pool 'mine' rank 0 (pid {pids[0]}, user " in table
+    assert set(states) <= {"Z", "X", "gone"}

@@ -181,10 +181,18 @@ def _users(row: GpuRow) -> str:
         return UNKNOWN
     if row.state == "divided":
         return "its MIG instances"
-    names = list(dict.fromkeys([*map(str, row.users), *row.holders]))
+    unnamed = [] if row.users else row.holders
+    names = list(dict.fromkeys([*map(_name, row.users), *unnamed]))
     if not names and "processes" in dict(row.reasons):
         return UNKNOWN
     return "; ".join(names) or "nobody"
+
+
+def _name(user: GpuUser) -> str:
+    if user.lease is None or user.name is None:
+        return str(user)
+    lease = user.lease
+    return f"pool '{lease.pool}' rank {lease.rank} (pid {user.pid}, user {lease.user})"
 
 
 def _html_cells(row: GpuRow) -> str:
@@ -205,6 +213,6 @@ def _record(row: GpuRow) -> dict[str, Any]:
         "memory_used_bytes": row.memory_used_bytes,
         "memory_total_bytes": row.memory_total_bytes,
         "utilization_percent": row.utilization_percent,
-        "used_by": "; ".join(map(str, row.users)) or None,
+        "used_by": "; ".join(map(_name, row.users)) or None,
         "pids": tuple(user.pid for user in row.users),
     }

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jupyter_mgpu import cuda, host
@@ -92,10 +92,13 @@ def _users(
     if cuda.bare_uuid(device.uuid) in own_contexts:
         users = _with_own_context(users)
     seen = {user.lease for user in users}
-    bare = (
-        GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in held if lease not in seen
-    )
-    return [*users, *bare]
+    bare = [lease for lease in held if lease not in seen]
+    strangers = [user for user in users if not user.is_visible and not user.is_this_notebook]
+    if bare and len(bare) == len(strangers):
+        # In a container: the engines themselves, under the host's pids.
+        known = [replace(user, lease=lease) for user, lease in zip(strangers, bare, strict=True)]
+        return [*(user for user in users if user not in strangers), *known]
+    return [*users, *(GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in bare)]
 
 
 def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
@@ -115,11 +118,13 @@ def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
 
 
 def _identify(process: GpuProcess, held: Sequence[Lease]) -> GpuUser:
-    known = _look_up(process.pid) if _is_gpu_process(process.pid) else None
+    lease = _lease_named_by(process.pid, held)
+    is_here = lease is not None or _is_gpu_process(process.pid)
+    known = _look_up(process.pid) if is_here else None
     if known is None:
         return _stranger(process)
     name, user, lineage = known
-    lease = _lease_of(process.pid, user, held)
+    lease = lease or _only_lease_of(user, lineage, held)
     return GpuUser(
         pid=process.pid,
         name=name,
@@ -164,14 +169,15 @@ def _is_gpu_process(pid: int) -> bool:
     return "libcuda" in maps or "/dev/nvidia" in maps
 
 
-def _lease_of(pid: int, user: str | None, held: Sequence[Lease]) -> Lease | None:
+def _lease_named_by(pid: int, held: Sequence[Lease]) -> Lease | None:
     named = _leases_named_by(pid)
-    for lease in held:
-        if lease.path is not None and str(lease.path) in named:
-            return lease
+    return next((lease for lease in held if str(lease.path) in named), None)
+
+
+def _only_lease_of(user: str | None, lineage: list[int], held: Sequence[Lease]) -> Lease | None:
     # Another user's environment cannot be read: one lease of that user leaves no doubt.
     theirs = [lease for lease in held if lease.user == user]
-    return theirs[0] if len(theirs) == 1 and not named and pid != os.getpid() else None
+    return theirs[0] if len(theirs) == 1 and os.getpid() not in lineage else None
 
 
 def _leases_named_by(pid: int) -> list[str]:
