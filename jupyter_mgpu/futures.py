@@ -76,7 +76,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
     @property
     def diary(self) -> str:
         """What the task has printed so far."""
-        return self._diary.text()
+        return str(self._diary)
 
     def running(self) -> bool:
         """Tell whether the task runs now."""

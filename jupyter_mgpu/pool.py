@@ -28,7 +28,7 @@ from jupyter_mgpu.errors import (
 )
 from jupyter_mgpu.futures import TaskFuture, wait
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.output import failures
+from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.owner.engine_record import EnginePlan
 from jupyter_mgpu.owner.owner import Owner, PoolPlan
@@ -289,10 +289,11 @@ class Pool:
 
     def show_task(self, future: TaskFuture) -> None:
         """Stream a task's diary into the current cell; see `TaskFuture.show`."""
-        display = TaskDisplay(future)
+        log = self.owner.engines[future.rank].log if future.rank is not None else None
+        display = TaskDisplay(future, publisher.capture(), str(log) if log else None)
         self._displays[future.id] = display
         try:
-            display.stream_until_done()
+            display.wait()
         finally:
             self._displays.pop(future.id, None)
 
@@ -496,6 +497,8 @@ class Pool:
             self._say(f"Rank {header['rank']} has no engine: {header['message']}")
         elif operation == "pool_ended":
             self._on_pool_ended(header["reason"])
+        elif operation == "notice":
+            self._say(header["message"])
         elif operation == "idle_warning":
             self._say(
                 f"The pool {self.name!r} ends in {header['seconds'] / 60:.0f} min because nothing "
@@ -517,7 +520,7 @@ class Pool:
             future.started = datetime.now(UTC)
             future._is_running = True  # noqa: SLF001 - the future's own side of the pool
         elif operation == "output":
-            future._diary.write(header["text"])  # noqa: SLF001 - the future's own side of the pool
+            future._diary.write(header["text"], header.get("dropped", 0))  # noqa: SLF001 - the future's own side of the pool
         elif operation == "report":
             future.metrics.append({"step": header["step"], **header["metrics"]})
         elif operation == "progress":
@@ -535,7 +538,8 @@ class Pool:
     def _settle(self, future: TaskFuture, header: Header, frames: list[Frame]) -> None:
         """Give a future the result or the exception that its engine sent."""
         future.finished = datetime.now(UTC)
-        rank = header["rank"]
+        rank = future.rank = header["rank"]
+        future.device = self.device(rank)
         if header["status"] == "ok":
             try:
                 result = packing.unpack(frames)

@@ -14,9 +14,9 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
-from jupyter_mgpu.output import failures
+from jupyter_mgpu.on_engine.failure import describe
+from jupyter_mgpu.output import failures, notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
-from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.pool import Pool, refuse_on_engine
 from jupyter_mgpu.sending.plan import Plan
@@ -25,6 +25,9 @@ from jupyter_mgpu.wire import Frame, Header
 
 STOP_S = 1.8
 """A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
+
+
+_WORDS = {"ok": "finished", "error": "failed", "died": "died"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Gang:
         self._on_rank_done = on_rank_done
         self._repack = repack
         self._left = set(task.ranks)
-        self._is_running = False
+        self._is_running = self._has_status = False
         self._end: Header | None = None
         self._over = threading.Event()
         self.replies: dict[int, tuple[Header, list[Frame]]] = {}
@@ -82,10 +85,17 @@ class Gang:
             self._over.wait()
         except KeyboardInterrupt:
             self._stop()
-            self._output.finish(self.replies)
             raise KeyboardInterrupt from None
-        self._output.finish(self.replies)
+        finally:
+            self._output.finish(self._outcomes())
         self._raise()
+
+    def _outcomes(self) -> dict[int, str]:
+        """Say in a word how each rank ended."""
+        words = dict.fromkeys(sorted(self._left), "stopping")
+        for rank, (header, _) in self.replies.items():
+            words[rank] = "stopped" if header.get("interrupted") else _WORDS[header["status"]]
+        return words
 
     def listen(self, header: Header, frames: list[Frame]) -> bool:
         """Take an event of this gang; True when there will be no more."""
@@ -100,21 +110,26 @@ class Gang:
                 self._left.clear()
         elif operation == "started":
             self._is_running = True
-            self._output.status("")
+            if self._has_status:
+                self._show("")
         elif operation == "missing" and self._repack is not None:
             frames = self._repack(header["rank"], header["handles"])
             self._pool.owner.resend(self._task.id, header["rank"], frames)
         elif operation == "waiting":
-            self._output.status(_waiting_line(header))
+            self._show(_waiting_line(header))
         elif operation == "stopping":
             ranks = ", ".join(str(rank) for rank in header["ranks"])
-            self._output.status(f"rank {ranks}: stopping; a second Stop replaces what still runs")
+            self._show(f"rank {ranks}: stopping; a second Stop replaces what still runs")
         else:
             self._output.handle(header["rank"], header, frames)
         is_over = self._end is not None and not self._left
         if is_over:
             self._over.set()
         return is_over
+
+    def _show(self, status: str) -> None:
+        self._has_status = bool(status)
+        self._output.status(status)
 
     def _stop(self) -> None:
         deadline_s = time.monotonic() + STOP_S
@@ -133,18 +148,23 @@ class Gang:
             raise MgpuError(end["message"])
         if end.get("state") == "cancelled":
             raise PoolClosedError(f"The cell was cancelled: {end.get('reason')}.")
-        errors = {
-            rank: self._rebuild(rank, header, frames)
+        failed = {
+            rank: self._failure(rank, header, frames)
             for rank, (header, frames) in self.replies.items()
             if header["status"] != "ok"
         }
-        if errors:
-            raise failures.merge(errors, end.get("first"))
+        if failed:
+            raise failures.merge(failed, end.get("first", min(failed)))
 
-    def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:
+    def _failure(self, rank: int, header: Header, frames: list[Frame]) -> failures.RankFailure:
         if header["status"] == "died":
-            return EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
-        return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
+            error = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+            record, frames = describe(error), packing.pack_exception(error) or []
+        else:
+            record = header["failure"]
+            # Nobody pressed Stop: we have interrupted this rank, because another one failed.
+            record["aborted"] |= header["interrupted"]
+        return failures.RankFailure(rank, record, frames, self._pool.device(rank))
 
 
 def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions) -> None:
@@ -165,9 +185,9 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
         count=options.count,
         ask_changed=lambda asked, names: _ask_changed(pool, asked, names),
     )
-    output = _output(pool, ranks, is_quiet=options.is_quiet)
-    for line in plan.lines:
-        output.note(line)
+    place = publisher.capture()
+    notices.show_dim(place, [] if options.is_quiet else plan.lines)
+    output = _output(pool, ranks, place, is_quiet=options.is_quiet)
     task = _task(pool, ranks, _title(source), options.timeout_s)
     task.header |= {"kind": "cell", "source": source, "count": options.count}
     task.frames = {rank: plan.frames[rank] for rank in ranks}
@@ -229,7 +249,8 @@ def spmd(
     task = _task(pool, chosen, name, timeout)
     task.header |= {"kind": "call", "keep": key}
     task.frames = packing.pack((fn, args, kwargs), copy=True)
-    Gang(pool, task, _output(pool, chosen), lambda *_: None).run()
+    output = _output(pool, chosen, publisher.capture())
+    Gang(pool, task, output, lambda *_: None).run()
     return Composite(
         pool,
         key,
@@ -254,12 +275,18 @@ def _task(pool: Pool, ranks: tuple[int, ...], name: str, timeout_s: float | None
     return task
 
 
-def _output(pool: Pool, ranks: tuple[int, ...], *, is_quiet: bool = False) -> CellOutput:
+def _output(
+    pool: Pool,
+    ranks: tuple[int, ...],
+    place: publisher.Publisher,
+    *,
+    is_quiet: bool = False,
+) -> CellOutput:
     return CellOutput(
         ranks,
-        Publisher(),
+        place,
         quiet=is_quiet,
-        log_paths={rank: pool.owner.engines[rank].log for rank in ranks},
+        log_paths={rank: str(pool.owner.engines[rank].log) for rank in ranks},
         labels={rank: pool.device(rank) for rank in ranks},
     )
 

@@ -154,4 +154,7 @@ def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
 
 
 
-list = list_records  # noqa: A001 - `tasks.list()` is how it reads
+def __getattr__(name: str) -> Any:
+    if name == "list":  # `tasks.list()` is how it reads; the builtin stays usable in here
+        return list_records
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

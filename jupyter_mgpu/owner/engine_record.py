@@ -51,6 +51,7 @@ class EngineRecord:
     task: Task | None = None
     proven: bool | None = None
     rss_bytes: int | None = None
+    log_start: int = 0  # where the lines of the present process begin
     doom: str | None = None  # why the owner itself ended the process
     hello: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,19 +123,19 @@ class EngineRecord:
             self.rss_bytes = pages * PAGE_BYTES
 
     def last_words(self, launcher_log: Path) -> str:
-        """Return the last lines that the process wrote, wherever they went."""
+        """Return the last lines that this process wrote, wherever they went."""
         text = ""
-        for path in (launcher_log, self.log):
+        for path, start in ((launcher_log, 0), (self.log, self.log_start)):
             with contextlib.suppress(OSError):
-                text += read_tail(path, 8192)
+                text += read_tail(path, 8192, start)
         lines = [line for line in text.splitlines() if line.strip()]
         return "\n".join(lines[-STDERR_LINES:])
 
 
-def read_tail(path: Path, size: int) -> str:
-    """Read the end of a file."""
+def read_tail(path: Path, size: int, start: int = 0) -> str:
+    """Read the end of a file, but nothing before a place in it."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - size))
+        file.seek(max(start, path.stat().st_size - size))
         return file.read().decode(errors="replace")
 
 

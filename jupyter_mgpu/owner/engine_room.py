@@ -89,6 +89,7 @@ class EngineRoom:
     async def _start(self, engine: EngineRecord) -> None:
         engine.hello.clear()
         engine.state = EngineState.STARTING
+        engine.log_start = engine.log.stat().st_size if engine.log.exists() else 0
         environment = {
             **engine.plan.environment,
             **self._environment(engine),
@@ -127,7 +128,7 @@ class EngineRoom:
         if process is None:
             return
         self._loop.remove_reader(process.pidfd)
-        code = self._cluster.exit_code(process)
+        code = process.exit_code()
         was_starting = not engine.hello.is_set()
         message = self._explain(engine, process.pid, code, was_starting=was_starting)
         engine.process = None

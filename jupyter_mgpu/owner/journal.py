@@ -65,7 +65,7 @@ class Journal:
         self._segments: list[Path] = []
         self._descriptor = -1
         self._size = 0
-        self._is_pruned = False
+        self._is_pruned = self._is_broken = False
 
     def observe(self, task: Task, header: Header) -> None:
         """Take note of what a running task prints and reports."""
@@ -74,7 +74,7 @@ class Journal:
         seen = self._seen(task)
         seen.rank = header.get("rank", seen.rank)
         if header["op"] == "output":
-            seen.diary.write(header["text"])
+            seen.diary.write(header["text"], header.get("dropped", 0))
         elif header["op"] == "report" and len(seen.metrics) < METRICS_PER_TASK:
             seen.metrics.append({"step": header["step"], **header["metrics"]})
         elif header["op"] == "progress":
@@ -87,10 +87,22 @@ class Journal:
         if sum(len(frame) for frame in frames) <= RESULT_BYTES:
             seen.frames = frames
 
-    def ended(self, task: Task, header: Header) -> None:
-        """Write a task's record; cells are not recorded."""
-        if not task.header.get("recorded"):
-            return
+    def ended(self, task: Task, header: Header) -> str | None:
+        """Write a task's record; cells are not recorded.
+
+        Returns:
+            Why it could not be written, None if it was.
+        """
+        if not task.header.get("recorded") or self._is_broken:
+            return None
+        try:
+            self._write(task, header)
+        except OSError as error:
+            self._is_broken = True
+            return f"Ended tasks are not written to disk any more: {error}."
+        return None
+
+    def _write(self, task: Task, header: Header) -> None:
         seen = self._seen(task)
         sizes = [len(frame) for frame in seen.frames]
         record = {
@@ -101,7 +113,7 @@ class Journal:
             "message": header.get("message") or seen.reply.get("message"),
             "failure": seen.reply.get("failure"),
             "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "diary": seen.diary.text(),
+            "diary": str(seen.diary),
             "metrics": seen.metrics,
             "frames": sizes,
             "has_result": bool(sizes),

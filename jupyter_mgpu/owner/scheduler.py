@@ -169,8 +169,10 @@ class Scheduler:
         self.tasks.pop(task.id, None)
         self.used_s = time.monotonic()
         header = {"op": "ended", "task": task.id, "state": state, **details}
-        self._journal.ended(task, header)
         self._notify(header)
+        trouble = self._journal.ended(task, header)
+        if trouble is not None:
+            self._notify({"op": "notice", "message": trouble})
 
     def on_event(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
         """Take what an engine tells of a task."""

@@ -112,8 +112,11 @@ class Switchboard:
             except zmq.Again:
                 return
             name = parts[0].bytes.decode(errors="replace")
-            with contextlib.suppress(ValueError):  # not one of our engines
-                self._take(name, *decode([part.buffer for part in parts[1:]]))
+            try:
+                header, frames = decode([part.buffer for part in parts[1:]])
+            except (ValueError, IndexError):
+                continue  # not one of our engines
+            self._take(name, header, frames)
 
     def _take(self, name: str, header: Header, frames: list[Frame]) -> None:
         engine = self._find(name.partition(":")[2])

@@ -39,12 +39,14 @@ class EngineProcess:
         start: How many engines were started for this rank before it.
         pid: The process, which leads a session and process group of its own.
         pidfd: Refers to just this process, also when the pid is used again.
+        launcher: ipyparallel's handle of it.
     """
 
     rank: int
     start: int
     pid: int
     pidfd: int
+    launcher: Any
 
     def signal(self, signum: int) -> bool:
         """Send a signal to exactly this process; False if it is gone."""
@@ -66,18 +68,12 @@ class EngineProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def exit_code(self) -> int | None:
-        """Return how it ended: a code, a negative signal number, or None if not known."""
-        try:
-            result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        except ChildProcessError:
-            return None  # somebody else has asked first
-        if result is None:
-            return None
-        killed = result.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-        return -result.si_status if killed else result.si_status
+        """Return how it ended: a code, a negative signal number, or None if it has not."""
+        return self.launcher.reap()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Forget the process."""
+        """Forget the process, once it has ended."""
+        self.launcher.reap()
         os.close(self.pidfd)
 
 
@@ -95,6 +91,8 @@ class PoolCluster:
     def __init__(self, folder: Path, url: str, token: str) -> None:
         import ipyparallel as ipp
 
+        from jupyter_mgpu.transport.launchers import PoolEngineSetLauncher
+
         self._folder = folder
         self._url = url
         self._token = token
@@ -109,6 +107,7 @@ class PoolCluster:
             # Engines find the controller's file themselves, so that both start at once.
             send_engines_connection_env=False,
             controller_args=CONTROLLER_ARGS,
+            engines=PoolEngineSetLauncher,
         )
 
     def _profile(self) -> Path:
@@ -192,19 +191,7 @@ class PoolCluster:
             ],
         )
         launcher = self._cluster.engines[name].launchers["0"]
-        return EngineProcess(rank, start, launcher.pid, os.pidfd_open(launcher.pid))
-
-    def exit_code(self, process: EngineProcess) -> int | None:
-        """Return how an engine ended, from the kernel or from ipyparallel's launcher."""
-        code = process.exit_code()
-        if code is not None:
-            return code
-        engine_set = self._cluster.engines.get(f"rank{process.rank}")
-        launcher = engine_set.launchers.get("0") if engine_set else None
-        if launcher is None or launcher.pid != process.pid:
-            return None
-        popen = launcher._popen_process  # noqa: SLF001 - psutil's wait took the code
-        return popen.returncode if popen else None
+        return EngineProcess(rank, start, launcher.pid, os.pidfd_open(launcher.pid), launcher)
 
     def output_of(self, rank: int) -> Path:
         """Return the file that an engine's process writes to before its output is captured."""

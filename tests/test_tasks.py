@@ -1,0 +1,506 @@
+"""Calls in the background: results, errors, cancelling, and what is on disk afterwards."""
+
+import asyncio
+import concurrent.futures
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from collections.abc import Callable
+
+import pytest
+from notebooks import wait_until
+
+from jupyter_mgpu import tasks
+from jupyter_mgpu.errors import (
+    EngineDiedError,
+    MgpuError,
+    PackingError,
+    RemoteError,
+    TaskTimeoutError,
+)
+from jupyter_mgpu.futures import CancelledError, cancel_all, fetch_next
+from jupyter_mgpu.on_engine.context import report, stop_requested
+from jupyter_mgpu.parfeval import parfeval, parfeval_on_all
+from jupyter_mgpu.pool import Pool
+
+
+def identity(value):
+    return value
+
+
+def running(future) -> Callable[[], bool]:
+    return lambda: future.running()
+
+
+def test_a_call_gives_its_result_from_another_process(pool: Pool) -> None:
+    future = pool.submit(os.getpid)
+
+    assert future.result(10) in {engine.pid for engine in pool.engines}
+    assert future.state == "finished"
+    assert future.rank in (0, 1)
+    assert future.created <= future.started <= future.finished
+
+
+def test_a_closure_and_keyword_arguments_travel(pool: Pool) -> None:
+    base = 40
+
+    assert pool.submit(lambda a, *, b: base + a + b, 1, b=1).result(10) == 42
+
+
+def test_an_error_keeps_its_type_and_names_the_rank(pool: Pool) -> None:
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    future = pool.submit(fail)
+
+    with pytest.raises(ValueError, match="no such thing") as caught:
+        future.result(10)
+    notes = "\n".join(caught.value.__notes__)
+    assert f"rank {future.rank}" in notes
+    assert "in fail" in notes
+    assert future.state == "failed"
+
+
+class OddError(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class LockingError(Exception):
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: OddError(1, 2), "1 and 2"),
+        (lambda: LockingError("holds a lock"), "holds a lock"),
+        (lambda: urllib.error.HTTPError("http://x", 404, "gone", None, None), "404"),
+    ],
+    ids=["two arguments", "a lock", "HTTPError"],
+)
+def test_an_odd_exception_arrives_with_its_message(pool: Pool, make, text: str) -> None:
+    def fail() -> None:
+        raise make()
+
+    error = pool.submit(fail).exception(10)
+
+    assert isinstance(error, type(make()) | RemoteError)
+    assert text in str(error)
+
+
+class BreaksOnArrival:
+    def __init__(self, where: int) -> None:
+        self.where = where
+
+    def __reduce__(self):
+        return _arrive, (self.where,)
+
+
+def _arrive(home: int):
+    if os.getpid() != home:
+        raise RuntimeError("cannot be rebuilt here")
+    return None
+
+
+def test_whatever_cannot_be_pickled_fails_within_two_seconds(pool: Pool) -> None:
+    with pytest.raises(PackingError, match="lock"):
+        pool.submit(identity, threading.Lock())
+
+    def unpicklable():
+        return {"deep": [threading.Lock()]}
+
+    def breaks_at_home():
+        return BreaksOnArrival(os.getpid())
+
+    begun = time.monotonic()
+    for future in (
+        pool.submit(identity, BreaksOnArrival(os.getpid())),
+        pool.submit(unpicklable),
+        pool.submit(breaks_at_home),
+    ):
+        assert isinstance(future.exception(2), PackingError | RuntimeError)
+    assert time.monotonic() - begun < 6
+    assert pool.submit(identity, 1).result(5) == 1
+
+
+def test_the_arguments_are_those_of_the_submission(pool: Pool) -> None:
+    import numpy as np
+
+    big = np.zeros(100_000)
+    blockers = [pool.submit(time.sleep, 0.3) for _ in pool.ranks]
+    future = pool.submit(np.sum, big)
+    big += 1
+
+    assert future.result(10) == 0
+    del blockers
+
+
+def test_system_exit_ends_the_task_and_not_the_engine(pool: Pool) -> None:
+    pids = {engine.pid for engine in pool.engines}
+
+    assert isinstance(pool.submit(sys.exit, 3).exception(10), SystemExit)
+    assert {engine.pid for engine in pool.engines} == pids
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        lambda: time.sleep(999),
+        lambda: exec("while 1: pass"),
+        lambda: threading.Event().wait(),
+        lambda: [lock.acquire() for lock in [threading.Lock()] * 2],
+        lambda: subprocess.run(["sleep", "999"], check=False),
+    ],
+    ids=["sleep", "loop", "event", "lock", "subprocess"],
+)
+def test_cancel_ends_a_running_task_and_frees_its_engine(pool: Pool, stuck) -> None:
+    pids = {engine.pid for engine in pool.engines}
+    future = pool.submit(stuck)
+    wait_until(running(future))
+
+    assert future.cancel()
+
+    assert future.state == "cancelled"
+    wait_until(lambda: all(e.state == "idle" for e in pool.engines), 3, "a free engine")
+    assert {engine.pid for engine in pool.engines} == pids
+    with pytest.raises(CancelledError):
+        future.result(1)
+
+
+C_LOOP = "sum(range(10**12))  # holds the GIL and looks for no signal"
+STUBBORN = """
+import time
+while True:
+    try:
+        while True:
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.parametrize("stuck", [C_LOOP, STUBBORN], ids=["C loop", "swallowed interrupt"])
+def test_an_engine_that_does_not_stop_is_replaced(pool: Pool, stuck: str) -> None:
+    future = pool.submit(exec, "from jupyter_mgpu import report; report(x=0)\n" + stuck)
+    wait_until(lambda: future.metrics)
+    wait_until(running(future))
+    rank, before = future.rank, pool.engines[future.rank].pid
+
+    future.cancel()
+
+    wait_until(lambda: pool.engines[rank].pid not in (before, None), 10, "a new engine")
+    wait_until(lambda: pool.engines[rank].state == "idle", 10, "a free engine")
+    other = pool.engines[1 - rank]
+    assert other.state == "idle"
+
+
+def test_an_interrupt_never_hits_the_next_task(pool: Pool) -> None:
+    for _ in range(20):
+        future = pool.submit(time.sleep, 10)
+        follower = pool.submit_task(time.sleep, (0.01,), rank=0)
+        wait_until(running(future))
+        future.cancel()
+        assert follower.result(5) is None
+
+
+def test_a_time_out_ends_the_task_at_that_time(pool: Pool) -> None:
+    begun = time.monotonic()
+    future = pool.submit_task(time.sleep, (60,), timeout=0.5)
+
+    with pytest.raises(TaskTimeoutError, match="longer than its time-out of 0.5 s"):
+        future.result(10)
+
+    assert time.monotonic() - begun < 3
+    wait_until(lambda: all(e.state == "idle" for e in pool.engines), 3, "a free engine")
+
+
+def test_waiting_too_long_leaves_the_task_alone(pool: Pool) -> None:
+    future = pool.submit(time.sleep, 0.6)
+
+    with pytest.raises(TimeoutError, match=r"still (queued|running) after 0\.1 s"):
+        future.result(0.1)
+
+    assert future.result(10) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (lambda: os._exit(3), "exited with code 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda: ctypes.string_at(0), "SIGSEGV"),
+    ],
+    ids=["_exit", "SIGSEGV", "SIGKILL", "null pointer"],
+)
+def test_a_death_is_told_at_once_and_the_engine_replaced(pool: Pool, end, words: str) -> None:
+    begun = time.monotonic()
+    future = pool.submit(end)
+
+    with pytest.raises(EngineDiedError, match=words) as caught:
+        future.result(10)
+
+    assert time.monotonic() - begun < 2
+    assert caught.value.rank == future.rank
+    wait_until(lambda: all(e.state == "idle" for e in pool.engines), 10, "a new engine")
+    assert {pool.submit_task(os.getpid, rank=r).result(10) for r in pool.ranks} == {
+        engine.pid for engine in pool.engines
+    }
+
+
+def test_the_last_words_of_a_dead_engine_are_told(pool: Pool) -> None:
+    def die_loudly() -> None:
+        os.write(2, b"out of cheese\n")
+        os.abort()
+
+    error = pool.submit(die_loudly).exception(10)
+
+    assert "SIGABRT" in str(error)
+    assert "out of cheese" in str(error)
+
+
+def test_retries_are_for_engine_death(pool: Pool, tmp_path) -> None:
+    marker = tmp_path / "tries"
+
+    def die_twice() -> str:
+        with marker.open("a") as file:
+            file.write("x")
+        if marker.stat().st_size < 3:
+            os._exit(1)
+        return "alive"
+
+    def fail() -> None:
+        with marker.open("a") as file:
+            file.write("y")
+        raise ValueError("once")
+
+    assert pool.submit_task(die_twice, retries=3).result(30) == "alive"
+    with pytest.raises(ValueError, match="once"):
+        pool.submit_task(fail, retries=3).result(10)
+    assert marker.read_text() == "xxxy"
+
+
+def test_queued_tasks_survive_the_death_of_an_engine(pool: Pool) -> None:
+    futures = [pool.submit(identity, number) for number in range(200)]
+    os.kill(pool.engines[0].pid, signal.SIGKILL)
+
+    outcomes = [future.exception(20) for future in futures]
+
+    lost = [error for error in outcomes if error is not None]
+    assert len(lost) <= 1
+    assert all(isinstance(error, EngineDiedError) for error in lost)
+    assert pool.tasks() == []
+
+
+def test_a_slow_task_does_not_hold_others_back(pool: Pool) -> None:
+    begun = time.monotonic()
+    futures = [pool.submit(time.sleep, 1.5)] + [pool.submit(time.sleep, 0.05) for _ in range(20)]
+
+    concurrent.futures.wait(futures, 10)
+
+    assert time.monotonic() - begun < 2.5
+
+
+def test_a_higher_priority_starts_first(pool: Pool) -> None:
+    blockers = [pool.submit(time.sleep, 0.3) for _ in pool.ranks]
+    low = [pool.submit(time.sleep, 0.1) for _ in range(4)]
+    high = pool.submit_task(pow, (2, 2), priority=1)
+
+    high.result(10)
+
+    assert sum(future.done() for future in low) == 0
+    del blockers
+
+
+def test_output_metrics_and_a_request_to_stop(pool: Pool) -> None:
+    def train() -> int:
+        step = 0
+        while not stop_requested():
+            step += 1
+            print(f"step {step}")
+            report(step=step, loss=1 / step)
+            time.sleep(0.02)
+        return step
+
+    future = pool.submit_task(train, name="train")
+    wait_until(lambda: len(future.metrics) >= 3 and "step 2" in future.diary)
+    future.request_stop()
+
+    steps = future.result(10)
+
+    assert future.metrics[-1] == {"step": steps, "loss": 1 / steps}
+    assert f"step {steps}\n" in future.diary
+    assert "train" in repr(future)
+
+
+def test_report_refuses_what_is_no_number() -> None:
+    with pytest.raises(TypeError, match="'loss' is a list"):
+        report(loss=[1, 2])
+
+
+def test_futures_work_with_the_standard_library(pool: Pool) -> None:
+    futures = [pool.submit(identity, number) for number in range(10)]
+
+    done, pending = concurrent.futures.wait(futures, 10)
+    assert (len(done), len(pending)) == (10, 0)
+    assert {f.result() for f in concurrent.futures.as_completed(futures, 10)} == set(range(10))
+
+
+def test_a_future_can_be_awaited_and_awaiting_never_cancels(pool: Pool) -> None:
+    async def main() -> None:
+        assert await pool.submit(identity, 5) == 5
+        future = pool.submit(time.sleep, 0.5)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(future), 0.1)
+        assert not future.cancelled()
+        assert await future is None
+
+    async def _await(future):
+        return await future
+
+    asyncio.run(main())
+
+
+def test_eight_threads_and_an_event_loop_submit_at_once(pool: Pool) -> None:
+    results: list[int] = []
+
+    def work(base: int) -> None:
+        results.extend(pool.submit(identity, base + i).result(30) for i in range(10))
+
+    threads = [threading.Thread(target=work, args=(n * 100,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(_call(900 + i) for i in range(10)))
+
+    async def _call(value: int) -> int:
+        return await pool.submit(identity, value)
+
+    results.extend(asyncio.run(main()))
+    for thread in threads:
+        thread.join(30)
+
+    expected = [n * 100 + i for n in range(8) for i in range(10)] + [900 + i for i in range(10)]
+    assert sorted(results) == sorted(expected)
+
+
+def test_fetch_next_gives_futures_in_the_order_of_their_ends(pool: Pool) -> None:
+    slow, quick = pool.submit(time.sleep, 0.5), pool.submit(time.sleep, 0.05)
+    futures = [slow, quick]
+
+    assert fetch_next(futures, timeout=10) is quick
+    assert fetch_next(futures, timeout=0.01) is None
+    assert fetch_next(futures, timeout=10) is slow
+    with pytest.raises(ValueError, match="fetched before"):
+        fetch_next(futures)
+
+
+def test_a_failed_future_is_fetched_before_it_raises(pool: Pool) -> None:
+    future = pool.submit(divmod, 1, 0)
+
+    assert fetch_next([future], timeout=10) is future
+    with pytest.raises(ZeroDivisionError):
+        future.result()
+
+
+def test_cancel_all_empties_the_queue(pool: Pool) -> None:
+    futures = [pool.submit(time.sleep, 30) for _ in range(6)]
+
+    assert cancel_all(futures) == 6
+
+    assert all(future.cancelled() for future in futures)
+    assert pool.submit(identity, 1).result(5) == 1
+
+
+def test_callbacks_run_in_one_thread_and_in_order(pool: Pool) -> None:
+    seen: list[tuple[int, str]] = []
+    done = threading.Event()
+
+    def note(future) -> None:
+        seen.append((future.result(), threading.current_thread().name))
+        if len(seen) == 5:
+            done.set()
+
+    for number in range(5):
+        pool.submit_task(identity, (number,), rank=0).add_done_callback(note)
+
+    assert done.wait(10)
+    assert [value for value, _ in seen] == list(range(5))
+    assert {name for _, name in seen} == {"mgpu-callbacks"}
+
+
+def test_parfeval_uses_the_current_pool_and_runs_in_place_on_an_engine(pool: Pool) -> None:
+    def outer() -> tuple[int, int]:
+        from jupyter_mgpu.parfeval import parfeval as inner
+
+        return os.getpid(), inner(os.getpid).result()
+
+    here, there = parfeval(outer, pool=pool).result(10)
+
+    assert here == there
+    assert [f.result(10) for f in parfeval_on_all(os.getpid, pool=pool)] == [
+        engine.pid for engine in pool.engines
+    ]
+
+
+def test_an_engine_cannot_start_a_pool(pool: Pool) -> None:
+    def start() -> None:
+        from jupyter_mgpu.start import parpool
+
+        parpool(2)
+
+    with pytest.raises(MgpuError, match="an engine has no pool of its own"):
+        pool.submit(start).result(10)
+
+
+def test_map_keeps_the_order_and_ends_the_rest_after_an_error(pool: Pool) -> None:
+    assert pool.map(pow, range(5), [2] * 5) == [0, 1, 4, 9, 16]
+
+    with pytest.raises(ZeroDivisionError):
+        pool.map(divmod, [1, 1, 1], [1, 0, 1])
+    assert pool.tasks() == []
+
+
+def test_choices_that_make_no_sense_are_refused(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        pool.submit_task(identity, (1,), timeout=0)
+    with pytest.raises(ValueError, match="0 or more"):
+        pool.submit_task(identity, (1,), retries=-1)
+    with pytest.raises(MgpuError, match="Rank 7 was asked for"):
+        pool.submit_task(identity, (1,), rank=7).result(5)
+
+
+def test_ended_tasks_can_be_read_from_disk(pool: Pool) -> None:
+    def talk(value: int) -> dict[str, int]:
+        print("said it")
+        report(step=1, loss=0.5)
+        return {"value": value}
+
+    def fail() -> None:
+        raise ValueError("on disk")
+
+    pool.submit_task(talk, (3,), name="disk-ok").result(10)
+    pool.submit_task(fail, name="disk-bad").exception(10)
+    hanging = pool.submit_task(time.sleep, (30,), name="disk-cancelled")
+    hanging.cancel()
+    wait_until(lambda: any(r.name == "disk-cancelled" for r in tasks.list()))
+
+    record = tasks.load("disk-ok")
+    assert record.result() == {"value": 3}
+    assert record.diary == "said it\n"
+    assert record.metrics == [{"step": 1, "loss": 0.5}]
+    with pytest.raises(ValueError, match="on disk"):
+        tasks.load("disk-bad").result()
+    with pytest.raises(CancelledError):
+        tasks.load("disk-cancelled").result()
+    with pytest.raises(MgpuError, match="No task 'nothing' is on disk"):
+        tasks.load("nothing")
