@@ -47,7 +47,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 
