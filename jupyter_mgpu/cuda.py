@@ -133,11 +133,13 @@ def uuids_with_own_context() -> frozenset[str]:
     if library is None:
         return frozenset()
     count = ctypes.c_int()
-    if library.cuDeviceGetCount(ctypes.byref(count)):  # not initialised here: no context
+    try:
+        if library.cuDeviceGetCount(ctypes.byref(count)):  # not initialised here: no context
+            return frozenset()
+        found = [_uuid_if_active(library, ordinal) for ordinal in range(count.value)]
+    except AttributeError:  # a library without these calls: too old, or none of NVIDIA's
         return frozenset()
-    return frozenset(
-        found for ordinal in range(count.value) if (found := _uuid_if_active(library, ordinal))
-    )
+    return frozenset(uuid for uuid in found if uuid is not None)
 
 
 def _loaded_libcuda() -> ctypes.CDLL | None:

@@ -252,8 +252,9 @@ def test_a_folder_that_cannot_be_used_is_named_with_the_way_out(tmp_path):
     blocked = tmp_path / "leases"
     blocked.write_text("a file")
 
-    with pytest.raises(LeaseError, match="MGPU_LEASE_DIR"):
-        LeaseBook(blocked)
+    for folder in (blocked, blocked / "below"):
+        with pytest.raises(LeaseError, match="MGPU_LEASE_DIR"):
+            LeaseBook(folder)
 
 
 def test_the_folder_can_be_chosen_by_the_environment(tmp_path, monkeypatch):

@@ -93,8 +93,7 @@ def check_count(inventory: Inventory) -> Check:
             "Reinstall the driver, or start the container with GPU access.",
         )
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    whole = sum(not gpu.is_divided for gpu in inventory.gpus)
-    wanted = (whole or 1) if mask is None else len([e for e in mask.split(",") if e.strip()])
+    wanted = _wanted(mask, inventory)
     finding = f"CUDA shows {len(answer.uuids)} of {len(inventory.usable)} GPUs"
     if len(answer.uuids) == wanted:
         return passed(name, f"{finding}.")
@@ -105,6 +104,13 @@ def check_count(inventory: Inventory) -> Check:
         f"{finding}, but CUDA_VISIBLE_DEVICES={mask} names {wanted}.",
         "An entry that does not exist hides itself and all after it: correct the variable.",
     )
+
+
+def _wanted(mask: str | None, inventory: Inventory) -> int:
+    if mask is None:
+        return sum(not gpu.is_divided for gpu in inventory.gpus) or 1
+    # Of MIG instances CUDA shows a process the first one only.
+    return 1 if "MIG-" in mask else len([entry for entry in mask.split(",") if entry.strip()])
 
 
 def check_compute_mode(healths: Sequence[Health]) -> Check:

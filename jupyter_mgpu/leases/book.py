@@ -71,6 +71,9 @@ class LeaseBook:
         """Write and lock one record per GPU of one engine.
 
         Several records of one GPU may exist: whether that is wanted is for the caller to decide.
+
+        Raises:
+            LeaseError: If a record cannot be written.
         """
         claim = Claim()
         try:
@@ -86,9 +89,14 @@ class LeaseBook:
                     started=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 )
                 claim.add(*self._write(lease))
-        except BaseException:
+        except BaseException as error:
             claim.drop()
-            raise
+            if not isinstance(error, OSError):
+                raise
+            raise LeaseError(
+                f"A GPU could not be leased in {self.folder}: {error.strerror}. "
+                "Free some space there, or name another folder in MGPU_LEASE_DIR."
+            ) from error
         return claim
 
     def _records(self) -> list[Path]:

@@ -39,15 +39,13 @@ def make_folder(folder: Path) -> Path:
     Raises:
         LeaseError: If this user cannot write there.
     """
-    if not folder.exists():
-        # Made under another name, so that nobody meets it before its mode is right.
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=_existing(folder.parent)))
-        draft.chmod(_FOLDER_MODE)
-        try:
-            draft.rename(folder)
-        except OSError:  # somebody else was faster, and there is a record in it already
-            draft.rmdir()
-    if not stat.S_ISDIR(folder.lstat().st_mode) or not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        if not folder.exists():
+            _create(folder)
+        is_usable = stat.S_ISDIR(folder.lstat().st_mode) and os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        is_usable = False
+    if not is_usable:
         raise LeaseError(
             f"GPU leases cannot be kept in {folder}: it is no folder that this user may write to. "
             f"Ask its owner to run `chmod 1777 {folder}`, or name another one in {FOLDER_VARIABLE}."
@@ -55,6 +53,12 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def _existing(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _create(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Made under another name, so that nobody meets it before its mode is right.
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    draft.chmod(_FOLDER_MODE)
+    try:
+        draft.rename(folder)
+    except OSError:  # somebody else was faster, and there is a record in it already
+        draft.rmdir()

@@ -37,8 +37,12 @@ def lock_exclusively(path: Path, timeout: float) -> int:
     deadline_s = time.monotonic() + timeout
     while True:
         descriptor = _open_lock_file(path)
-        if _try_lock(descriptor, fcntl.LOCK_EX) and _is_still_at(path, descriptor):
-            return descriptor
+        try:
+            if _try_lock(descriptor, fcntl.LOCK_EX) and _is_still_at(path, descriptor):
+                return descriptor
+        except BaseException:  # an interrupt must not keep the lock from everybody else
+            os.close(descriptor)
+            raise
         os.close(descriptor)
         if time.monotonic() > deadline_s:
             raise LeaseError(
