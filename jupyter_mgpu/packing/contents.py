@@ -43,16 +43,21 @@ def array_digest(view: memoryview) -> bytes:
 
 def _tensor_content(tensor: Any) -> Content:
     torch = sys.modules["torch"]
-    mark: Content = (tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+    try:
+        mark: Content = (tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+    except RuntimeError:  # a lazy module's parameter, which has no shape yet
+        return ("uninitialized",)
     try:
         version = tensor._version  # noqa: SLF001 - torch's documented counter has this name
     except RuntimeError:  # inference tensors have no counter
         version = 0
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return (*mark, version)  # a class with rules of its own may have no memory at all
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return (*mark, str(tensor.device), version, _data_pointer(tensor))
     try:
         view = _tensor_bytes(tensor)
-    except (RuntimeError, NotImplementedError):  # no storage of its own, such as nested tensors
+    except (RuntimeError, ValueError):  # no storage of its own, such as nested tensors
         return (*mark, version)
     digest = _digest(view, WHOLE_TENSOR_BYTES, _PIECES_OF_TENSOR, _TENSOR_PIECE_BYTES)
     if view.nbytes <= WHOLE_TENSOR_BYTES:

@@ -132,6 +132,8 @@ def storage_bytes(storage: Any) -> memoryview:
     on_host = storage.cpu() if storage.device.type == "cuda" else storage
     if not on_host.nbytes():
         return memoryview(bytearray())
+    if not on_host.data_ptr():
+        raise ValueError("A tensor has a storage without memory, so that it cannot be read.")
     array = (ctypes.c_ubyte * on_host.nbytes()).from_address(on_host.data_ptr())
     array.owner = on_host  # keeps the memory while the view lives
     return memoryview(array).cast("B")
@@ -149,7 +151,7 @@ def rebuild_storage(buffer: Any, is_cuda: bool) -> Any:  # noqa: FBT001 - called
             view = memoryview(bytearray(view))
         # The tensor keeps the buffer alive, and the storage the tensor's memory.
         storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
-    if is_cuda and _device is not None:
+    if is_cuda and _device is not None and not _device.startswith("cpu"):
         return (
             torch.empty(view.nbytes, dtype=torch.uint8, device=_device)
             .untyped_storage()

@@ -17,6 +17,7 @@ class Chooser:
 
     Args:
         found: The kernel's names that the cell needs.
+        user_ns: The kernel's namespace.
         bound_at: When the kernel bound a name last.
         handles: The kernel's tensors and arrays by number.
         send: Names to send in any case.
@@ -31,12 +32,14 @@ class Chooser:
     def __init__(
         self,
         found: KernelNames,
+        user_ns: dict[str, Any],
         bound_at: Callable[[str], int],
         handles: HandleTable,
         send: Collection[str],
         keep: Collection[str],
     ) -> None:
         self._found = found
+        self._user_ns = user_ns
         self._bound_at = bound_at
         self._handles = handles
         self._send = send
@@ -103,7 +106,9 @@ class Chooser:
                 has_one = name in state.bound or name in state.sent
                 if not has_one:
                     error = self._found.faults[name]
-                    raise PackingError(fault_message(name, error)) from error
+                    raise PackingError(
+                        fault_message(name, error, self._user_ns, self._handles)
+                    ) from error
                 self.lines.append(f"{name} cannot be sent: the engines keep theirs")
             elif need == "send":
                 names.append(name)

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_mgpu.errors import PackingError
 from jupyter_mgpu.on_engine.namespace.bindings import ATOMS
 from jupyter_mgpu.on_engine.namespace.names import RESERVED, is_user_name
+from jupyter_mgpu.packing.faults import find_fault
 from jupyter_mgpu.packing.fingerprint import Fingerprint, take_fingerprint
+from jupyter_mgpu.packing.frames import describe_fault
 from jupyter_mgpu.packing.handles import HandleTable
 
 _CONSTANT = (*ATOMS, str, bytes, types.ModuleType)
@@ -84,10 +85,16 @@ def _look_at(
     return fingerprint
 
 
-def fault_message(name: str, error: Exception) -> str:
-    """Say that a name cannot be sent."""
-    reason = str(error) if isinstance(error, PackingError) else f"{type(error).__name__}: {error}"
+def fault_message(
+    name: str, error: Exception, user_ns: dict[str, Any], handles: HandleTable
+) -> str:
+    """Say that a name cannot be sent, which part of it, and why."""
+
+    def try_to_dump(part: Any) -> None:
+        take_fingerprint(part, user_ns, handles)
+
+    fault = describe_fault(find_fault((user_ns[name],), try_to_dump, (name,)), error)
     return (
-        f"The cell reads {name!r}, which cannot be sent to the engines ({reason}). "
-        f"Make it in the cell itself, or leave it out with --keep {name} if the engines have it."
+        f"The cell reads {name!r}, which cannot be sent to the engines: {fault}. "
+        "Make it in the cell itself."
     )

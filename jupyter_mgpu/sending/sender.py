@@ -152,7 +152,9 @@ class Sender:
         self._check(found, states, send)
         if send_nothing:
             return Plan({rank: RankPlan({}, None) for rank in ranks}, _ran=self.cell_ran)
-        chooser = choice.Chooser(found, self._kernel.bound_at, self._handles, send, keep)
+        chooser = choice.Chooser(
+            found, self._user_ns, self._kernel.bound_at, self._handles, send, keep
+        )
         chosen = chooser.choose(states, ask_changed)
         return self._packed(found, chooser, chosen, states, live)
 
