@@ -239,6 +239,22 @@ out.finish()
     assert page(cell) == ["ranks 0-1, 3: 42", "rank 2 (GPU 2): 43"]
 
 
+def test_what_was_printed_first_stands_first(kernel: Notebook) -> None:
+    cell = kernel.check(
+        """
+out = make(0, 1)
+for rank in (1, 0):
+    out.handle(rank, printed("line\\n"))
+    out.handle(rank, shown({"text/plain": "42"}, "execute_result"))
+out.handle(0, shown({"text/plain": "figure"}))
+out.finish()
+"""
+    )
+
+    expected = ["[0] line", "[1] line", "ranks 0-1: 42", "rank 0 (GPU 0):", "figure"]
+    assert page(cell) == expected
+
+
 def test_the_status_line_comes_and_goes(kernel: Notebook) -> None:
     cell = kernel.submit(
         """
@@ -399,7 +415,7 @@ raise failures.merge(errors, 1)
     assert text.startswith("ValueError on ranks 1-2\n")
     assert text.count("no such luck") == 2  # the line of code and the message
     own = text.index("rank 3 (GPU 5): IndexError: list index out of range")
-    assert own < text.index("rank 0 (GPU 2): aborted")
+    assert own < text.index('rank 0 (GPU 2): aborted in raise ConnectionError("reset by peer") (')
 
 
 def test_the_cause_comes_before_what_our_abort_did(failing: Notebook) -> None:

@@ -11,12 +11,11 @@ from notebooks import Notebook, notebook, wait_until
 
 INSTALL = """
 import base64, json, os, subprocess, sys, threading, time, warnings
-from jupyter_mgpu.on_engine.streams import TaskOutput, prefer_text_bars
+from jupyter_mgpu.on_engine.streams import TaskOutput
 
 sent = []
 log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 output = TaskOutput(lambda header, frames: sent.append((time.monotonic(), header)), log, 1)
-prefer_text_bars()
 # Not now: IPython wraps the streams while a cell runs, and unwraps them at its end.
 import asyncio
 asyncio.get_event_loop().call_later(0.05, output.install, get_ipython())

@@ -78,6 +78,8 @@ def _describe(error: BaseException, seen: set[int], depth: int) -> Failure:
         record["notes"] = [_cut(str(note), MAX_TEXT) for note in notes[:MAX_NOTES]]
     if isinstance(error, SyntaxError):
         record["syntax"] = _syntax_fields(error)
+        if all(_is_library(frame["file"]) for frame in record["frames"]):
+            record["frames"] = []  # the compiler's own frames; the place is in the error
     if depth > 0:
         cause, context = error.__cause__, error.__context__
         if cause is not None:
@@ -110,10 +112,12 @@ def _cut(text: str, limit: int) -> str:
 def _syntax_fields(error: SyntaxError) -> dict[str, Any]:
     fields = ("msg", "filename", "lineno", "offset", "end_lineno", "end_offset", "text")
     values = {name: getattr(error, name, None) for name in fields}
-    return {
+    bounded: dict[str, Any] = {
         name: value if value is None or isinstance(value, int) else _cut(str(value), MAX_LINE)
         for name, value in values.items()
     }
+    bounded["label"] = _label(str(error.filename))
+    return bounded
 
 
 def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
@@ -173,15 +177,19 @@ def where(frames: list[dict[str, Any]]) -> str:
     Returns:
         Such as `Cell In[3], line 2` or `train.py, line 12, in fit`; empty without frames.
     """
-    own = [frame for frame in frames if frame["line"] and not _is_library(frame["file"])]
-    if not own:
-        own = [frame for frame in frames if frame["line"]]
-    if not own:
+    frame = own_frame(frames)
+    if frame is None:
         return ""
-    frame = own[-1]
     name = frame.get("label") or Path(frame["file"]).name
     suffix = "" if frame["name"] == "<module>" else f", in {frame['name']}"
     return f"{name}, line {frame['line']}{suffix}"
+
+
+def own_frame(frames: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the last frame of the user's own code, or of a library where there is none."""
+    users = [frame for frame in frames if frame["line"] and not _is_ours(frame["file"])]
+    own = [frame for frame in users if not _is_library(frame["file"])] or users
+    return own[-1] if own else None
 
 
 def _is_library(file: str) -> bool:

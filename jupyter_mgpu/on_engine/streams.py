@@ -77,6 +77,7 @@ class TaskOutput:
         if shell is not None:
             self._displays = DisplayHooks(self, shell, self._rank)
             self._displays.install()
+            prefer_text_bars()
             failure.name_cells(getattr(shell.compile, "format_code_name", None))
         self._thread.start()
 

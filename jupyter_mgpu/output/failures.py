@@ -12,11 +12,13 @@ from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import RemoteError
-from jupyter_mgpu.on_engine.failure import describe
+from jupyter_mgpu.on_engine.failure import describe, own_frame
 from jupyter_mgpu.output import traceback_text
 from jupyter_mgpu.output.lanes import ranks_text
 
 Failure = dict[str, Any]
+
+MAX_QUOTED = 60
 
 
 _ORIGIN = "_mgpu_origin"
@@ -169,8 +171,14 @@ def _others(origins: Sequence[Origin]) -> list[str]:
         failure = group[0].failure
         where = f" ({failure['where']})" if failure.get("where") else ""
         if failure.get("aborted"):
-            what = failure.get("collective")
-            aborted.append(f"{_place(group)}: aborted{f' in {what}' if what else ''}{where}")
+            aborted.append(f"{_place(group)}: aborted{_at(failure)}{where}")
         else:
             own.append(f"{_place(group)}: {traceback_text.last_line(failure)}{where}")
     return own + aborted
+
+
+def _at(failure: Failure) -> str:
+    """Quote the user's line that a rank was in, such as ` in dist.barrier()`."""
+    frame = own_frame(failure["frames"])
+    text = str((frame or {}).get("text") or "").strip()
+    return f" in {text}" if 0 < len(text) <= MAX_QUOTED else ""

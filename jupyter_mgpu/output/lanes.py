@@ -153,6 +153,8 @@ class LanesView:
             self._update(rank, content)
         else:
             self._clear_now(rank)
+            if rank in self._dirty:
+                self._make_lanes()  # what was printed before stands above
             title = self._lanes[rank].title
             self._show_pair(rank, title, content, display_id_of(rank, content))
 
@@ -199,6 +201,7 @@ class LanesView:
 
     def _show_results(self) -> None:
         """Show the last expressions; equal ones once, for all the ranks that have it."""
+        self._make_lanes()
         groups: dict[str, list[int]] = {}
         for rank in sorted(self._results):
             key = json.dumps(self._results[rank].get("data"), sort_keys=True, default=str)
@@ -232,7 +235,8 @@ class LanesView:
 
     def publish(self, now: float, budget: Budget) -> bool:
         """Send what is due and what the budget allows; tells whether more is left."""
-        self._make_lanes(now)
+        if self._first_text_at is not None and now - self._first_text_at >= SETTLE_S:
+            self._make_lanes()
         self._draw(now, self._live_chars())
         pending = [slot for slot in self._page if slot.is_dirty]
         # What is new first and in order; of the rest, what waits longest.
@@ -260,7 +264,7 @@ class LanesView:
         if self._results:
             self._show_results()
         self.status("")
-        self._make_lanes(now + 2 * SETTLE_S)
+        self._make_lanes()
         for rank in self._lanes:  # the live ones may have been shortened
             if self._lanes[rank].slot is not None:
                 self._dirty.add(rank)
@@ -269,9 +273,8 @@ class LanesView:
             if slot.is_dirty:
                 self._send(slot, now)
 
-    def _make_lanes(self, now: float) -> None:
-        if self._first_text_at is None or now - self._first_text_at < SETTLE_S:
-            return
+    def _make_lanes(self) -> None:
+        """Give each rank that has printed its place on the page."""
         for rank in sorted(self._dirty):
             lane = self._lanes[rank]
             if lane.slot is None:

@@ -85,7 +85,7 @@ def _syntax_lines(syntax: dict[str, Any] | None) -> list[str]:
     if not syntax or not syntax.get("lineno"):
         return []
     file = str(syntax.get("filename") or "<string>")
-    name = cell_label(file) or f'File "{file}"'
+    name = syntax.get("label") or cell_label(file) or f'File "{file}"'
     lines = [f"  {name}, line {syntax['lineno']}"]
     text = str(syntax.get("text") or "").rstrip("\n")
     if text.strip():
