@@ -155,6 +155,56 @@ class GpuMachine(dict[str, str]):
                 process.send_signal(signal.SIGKILL)
 
 
+CHOOSE = """
+import json, os, sys
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.gpus import Request, choose, wait_for_free
+def attempt(**request):
+    try:
+        choice = choose(Request(**request))
+    except MgpuError as error:
+        return {"error": type(error).__name__, "words": str(error),
+                "holders": list(getattr(error, "holders", []))}
+    proofs = choice.prove()
+    return {
+        "ranks": [slot.rank for slot in choice.slots],
+        "uuids": [[device.uuid for device in slot.devices] for slot in choice.slots],
+        "masks": [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in choice.slots],
+        "orders": [slot.environment["CUDA_DEVICE_ORDER"] for slot in choice.slots],
+        "leases": [len(slot.lease_paths) for slot in choice.slots],
+        "proven": [proof.is_proven for proof in proofs],
+        "sentences": list(choice.sentences),
+    }
+def use_this_gpu(index):
+    with open(os.environ["MGPU_STUB_SCENARIO"], "a") as file:
+        file.write(f"process {index} pid={os.getpid()} memory=500\\n")
+"""
+HOLDING = (
+    CHOOSE.replace("choice = choose", "global choice; choice = choose")
+    + """
+print("ready", flush=True)
+print(json.dumps(attempt(**json.loads(sys.stdin.readline()))), flush=True)
+sys.stdin.readline()
+"""
+)
+
+
+def choose(machine: GpuMachine, before: str = "", **request: object) -> Any:
+    """Choose GPUs in a fresh process; returns what it got, or the error's words."""
+    return machine.result(f"{CHOOSE}\n{before}\nresult = attempt(**{request!r})")
+
+
+@contextlib.contextmanager
+def other_pool(machine: GpuMachine, **request: object) -> Iterator[tuple[int, dict]]:
+    """Another notebook that has chosen; yields its pid and what it got."""
+    with machine.start(HOLDING) as process:
+        process.stdout.readline()
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        yield process.pid, json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+
+
 @pytest.fixture(scope="session")
 def gpu_stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the built stubs: nvml/libnvidia-ml.so.1 and cuda/libcuda.so.1."""

@@ -1,118 +1,12 @@
-"""The table of GPUs, and which of them a pool gets: free ones, pinned, leased and proven."""
+"""Which GPUs a pool gets: those asked for, or free ones, leased so that no two pools collide."""
 
 import contextlib
 import json
-import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpu_stubs import GpuMachine, divided_gpu, gpu, gpu_uuid, gpus, mig_uuid, mixed_gpus
-
-CHOOSE = """
-import json, os, sys
-from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.gpus import Request, choose, wait_for_free
-def attempt(**request):
-    try:
-        choice = choose(Request(**request))
-    except MgpuError as error:
-        return {"error": type(error).__name__, "words": str(error),
-                "holders": list(getattr(error, "holders", []))}
-    proofs = choice.prove()
-    return {
-        "ranks": [slot.rank for slot in choice.slots],
-        "uuids": [[device.uuid for device in slot.devices] for slot in choice.slots],
-        "masks": [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in choice.slots],
-        "orders": [slot.environment["CUDA_DEVICE_ORDER"] for slot in choice.slots],
-        "leases": [len(slot.lease_paths) for slot in choice.slots],
-        "proven": [proof.is_proven for proof in proofs],
-        "sentences": list(choice.sentences),
-    }
-def use_this_gpu(index):
-    with open(os.environ["MGPU_STUB_SCENARIO"], "a") as file:
-        file.write(f"process {index} pid={os.getpid()} memory=500\\n")
-"""
-HOLDING = (
-    CHOOSE.replace("choice = choose", "global choice; choice = choose")
-    + """
-print("ready", flush=True)
-print(json.dumps(attempt(**json.loads(sys.stdin.readline()))), flush=True)
-sys.stdin.readline()
-"""
-)
-
-
-def choose(machine: GpuMachine, before: str = "", **request: object):
-    return machine.result(f"{CHOOSE}\n{before}\nresult = attempt(**{request!r})")
-
-
-@contextlib.contextmanager
-def pool(machine: GpuMachine, **request: object) -> Iterator[tuple[int, dict]]:
-    """Another notebook that has chosen; yields its pid and what it got."""
-    with machine.start(HOLDING) as process:
-        process.stdout.readline()
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        yield process.pid, json.loads(process.stdout.readline())
-        process.send_signal(signal.SIGKILL)
-
-
-def test_each_rank_gets_the_gpu_that_nvidia_smi_shows_under_that_number(gpu_machine):
-    chosen = choose(gpu_machine(mixed_gpus()), gpus="1,3")
-
-    assert chosen["uuids"] == [[gpu_uuid(1)], [gpu_uuid(3)]]
-    assert chosen["masks"] == ["1", "3"]
-    assert chosen["orders"] == ["PCI_BUS_ID"] * 2
-    assert chosen["proven"] == [True, True]
-
-
-def test_cudas_own_order_would_have_been_another_one(gpu_machine):
-    # Shows that the test above can fail.
-    seen = gpu_machine(mixed_gpus()).result(
-        "import os\nfrom jupyter_mgpu.gpus import prove\n"
-        "result = prove({**os.environ, 'CUDA_VISIBLE_DEVICES': '1,3'})"
-    )
-
-    assert [f"GPU-{uuid}" for uuid in seen] == [gpu_uuid(1), gpu_uuid(2)]
-
-
-def test_the_bus_decides_where_nvml_lists_in_another_order(gpu_machine):
-    machine = gpu_machine(f"{gpu(0, bus='00000000:90:00.0')}\n{gpu(1, bus='00000000:20:00.0')}")
-
-    chosen = choose(machine, gpus="0")
-
-    assert chosen["uuids"] == [[gpu_uuid(0)]]
-    assert chosen["masks"] == ["1"]
-    assert chosen["proven"] == [True]
-
-
-def test_a_wrong_pin_is_an_error_that_names_both_gpus(gpu_machine):
-    words = gpu_machine(mixed_gpus()).result(
-        "import os\nfrom jupyter_mgpu.gpus import Request, choose\n"
-        "choice = choose(Request(gpus='1'))\n"
-        "choice.slots[0].environment['CUDA_DEVICE_ORDER'] = 'FASTEST_FIRST'\n"
-        "choice.slots[0].environment['CUDA_VISIBLE_DEVICES'] = '0'\n"
-        "result = [proof.error for proof in choice.prove()]"
-    )
-
-    assert f"Rank 0 should run on GPU 1 ({gpu_uuid(1)})" in words[0]
-    assert f"CUDA shows it GPU 3 ({gpu_uuid(3)})" in words[0]
-
-
-@pytest.mark.parametrize("scenario", ["fail cuInit 999", "hang cuInit"])
-def test_a_driver_that_does_not_answer_leaves_the_pin_unproven_and_is_no_error(
-    gpu_machine, scenario
-):
-    found = gpu_machine(f"{gpus(1)}\n{scenario}").result(
-        "from jupyter_mgpu import cuda\nfrom jupyter_mgpu.gpus import Request, choose\n"
-        "cuda.visible_uuids.__defaults__ = (1.0,)\n"
-        "result = [[p.error, p.warning] for p in choose(Request()).prove()]"
-    )
-
-    assert found[0][0] is None
-    assert "is not proven" in found[0][1]
+from gpu_stubs import HOLDING, choose, divided_gpu, gpu, gpus, mixed_gpus, other_pool
 
 
 def test_a_pool_takes_every_free_gpu_by_default(gpu_machine):
@@ -125,7 +19,7 @@ def test_a_pool_takes_every_free_gpu_by_default(gpu_machine):
 def test_named_gpus_are_the_only_ones_taken(gpu_machine):
     machine = gpu_machine(gpus(8))
 
-    with pool(machine, gpus="2-4") as (_, theirs):
+    with other_pool(machine, gpus="2-4") as (_, theirs):
         table = machine.python("from jupyter_mgpu.gpus import gpu_table; print(gpu_table())")
 
     assert theirs["masks"] == ["2", "3", "4"]
@@ -140,7 +34,7 @@ def test_the_order_of_gpus_is_the_order_of_ranks(gpu_machine):
 def test_two_notebooks_never_get_the_same_gpu(gpu_machine):
     machine = gpu_machine(gpus(4))
 
-    with pool(machine, n=2) as (_, first), pool(machine) as (_, second):
+    with other_pool(machine, n=2) as (_, first), other_pool(machine) as (_, second):
         assert first["masks"] == ["0", "1"]
         assert second["masks"] == ["2", "3"]
 
@@ -165,7 +59,7 @@ def test_notebooks_that_choose_at_the_same_moment_do_not_collide(gpu_machine):
 def test_a_leased_gpu_is_refused_with_its_holder_and_the_ways_out(gpu_machine):
     machine = gpu_machine(gpus(2))
 
-    with pool(machine, gpus="1", pool="theirs", notebook="deep.ipynb") as (pid, _):
+    with other_pool(machine, gpus="1", pool="theirs", notebook="deep.ipynb") as (pid, _):
         refused = choose(machine, gpus="1")
 
     assert refused["error"] == "GpuBusyError"
@@ -176,7 +70,7 @@ def test_a_leased_gpu_is_refused_with_its_holder_and_the_ways_out(gpu_machine):
 
 def test_a_gpu_is_free_again_when_its_notebook_was_killed(gpu_machine):
     machine = gpu_machine(gpus(1))
-    with pool(machine):
+    with other_pool(machine):
         pass
 
     assert choose(machine, gpus="0")["masks"] == ["0"]
@@ -258,22 +152,10 @@ def test_in_a_container_a_pid_of_the_host_is_not_taken_for_somebody_here(gpu_mac
     assert f"a process not visible from here (pid {innocent.pid} on the host)" in refused["words"]
 
 
-def test_in_a_container_engines_are_not_shown_twice(gpu_machine):
-    machine = gpu_machine(f"{gpus(1)}\nprocess 0 pid=3999999 memory=500")
-    with pool(machine, gpus="0", share=True, pool="mine"):
-        text = machine.python(
-            "from jupyter_mgpu import host\nhost.is_host_pid_namespace = lambda: False\n"
-            "from jupyter_mgpu.gpus import gpu_table\nprint(gpu_table())"
-        )
-
-    assert "pool 'mine' rank 0" in text
-    assert "not visible" not in text
-
-
 def test_share_takes_gpus_that_others_use_and_says_so(gpu_machine):
     machine = gpu_machine(gpus(2))
 
-    with pool(machine, gpus="0"), machine.foreign_process(1) as pid:
+    with other_pool(machine, gpus="0"), machine.foreign_process(1) as pid:
         named = choose(machine, gpus="0,1", share=True)
         any_of_them = choose(machine, n=2, share=True)
 
@@ -294,23 +176,6 @@ def test_an_odd_number_of_engines_shares_gpus_too(gpu_machine):
     assert choose(gpu_machine(gpus(4)), n=3, per_gpu=2)["masks"] == ["0", "0", "1"]
 
 
-def test_an_engine_can_have_several_gpus(gpu_machine):
-    chosen = choose(gpu_machine(gpus(5)), gpus_per_engine=2)
-
-    assert chosen["masks"] == ["0,1", "2,3"]
-    assert chosen["leases"] == [2, 2]
-    assert all(chosen["proven"])
-
-
-def test_every_engine_can_see_the_whole_pool_in_rank_order(gpu_machine):
-    chosen = choose(gpu_machine(mixed_gpus()), gpus="3,1", visible="pool")
-
-    assert chosen["masks"] == ["3,1", "3,1"]
-    assert chosen["uuids"] == [[gpu_uuid(3)], [gpu_uuid(1)]]
-    assert chosen["leases"] == [1, 1]
-    assert all(chosen["proven"])
-
-
 @pytest.mark.parametrize(
     ("number", "masks"), [(1, ["0"]), (3, ["0", "1", "2"]), (6, ["0", "1", "2", "3"])]
 )
@@ -321,7 +186,7 @@ def test_a_range_takes_as_many_as_possible_within_it(gpu_machine, number, masks)
 def test_a_range_whose_least_is_not_free_names_who_holds_the_rest(gpu_machine):
     machine = gpu_machine(gpus(3))
 
-    with pool(machine, n=2, pool="theirs"):
+    with other_pool(machine, n=2, pool="theirs"):
         refused = choose(machine, n=(2, 4))
 
     assert refused["error"] == "GpuBusyError"
@@ -368,89 +233,6 @@ def test_a_refusal_leaves_no_lease_behind(gpu_machine):
     assert list(machine.lease_folder.glob("*.lease")) == []
 
 
-def test_mig_instances_are_pinned_by_uuid_one_per_engine(gpu_machine):
-    chosen = choose(gpu_machine(divided_gpu(0, 3)))
-
-    assert chosen["masks"] == [mig_uuid(0, part) for part in range(3)]
-    assert chosen["proven"] == [True] * 3
-
-
-@pytest.mark.parametrize("other", [divided_gpu(1, 1), gpu(1, lost=1)])
-def test_uuids_pin_where_a_number_could_mean_another_gpu(gpu_machine, other):
-    chosen = choose(gpu_machine(f"{gpu(0)}\n{other}\n{gpu(2)}"), gpus="2")
-
-    assert chosen["masks"] == [gpu_uuid(2)]
-    assert chosen["proven"] == [True]
-
-
-@pytest.mark.parametrize(
-    ("mask", "order", "left"),
-    [
-        ("2,0", "PCI_BUS_ID", [0, 2]),
-        ("0,1", "", [1, 3]),  # the fastest two
-        ("0,1", "FASTEST_FIRST", [1, 3]),
-        ("1,9,0", "PCI_BUS_ID", [1]),  # a wrong entry hides what follows
-        ("GPU-03", "", [3]),
-        (f"{gpu_uuid(2)},{gpu_uuid(1)}", "", [1, 2]),
-    ],
-)
-def test_a_mask_of_the_notebook_is_respected(gpu_machine, mask, order, left):
-    machine = gpu_machine(mixed_gpus())
-    machine["CUDA_VISIBLE_DEVICES"] = mask
-    if order:
-        machine["CUDA_DEVICE_ORDER"] = order
-
-    chosen = choose(machine)
-
-    assert chosen["masks"] == [str(index) for index in left]
-    assert all(chosen["proven"])
-    assert any(f"CUDA_VISIBLE_DEVICES={mask}" in sentence for sentence in chosen["sentences"])
-
-
-def test_gpus_hidden_from_the_notebook_are_refused_with_the_reason(gpu_machine):
-    machine = gpu_machine(gpus(4))
-    machine["CUDA_VISIBLE_DEVICES"] = "2,3"
-
-    refused = choose(machine, gpus="0")
-
-    assert "GPU 0 is hidden from this notebook: CUDA_VISIBLE_DEVICES=2,3" in refused["words"]
-    assert "Choose from: 2, 3." in refused["words"]
-
-
-def test_a_mask_of_mig_instances_gives_each_engine_one(gpu_machine):
-    machine = gpu_machine(divided_gpu(0, 3))
-    machine["CUDA_VISIBLE_DEVICES"] = f"{mig_uuid(0, 0)},{mig_uuid(0, 2)}"
-
-    chosen = choose(machine, n=2)
-
-    assert chosen["masks"] == [mig_uuid(0, 0), mig_uuid(0, 2)]
-    assert chosen["proven"] == [True, True]
-
-
-@pytest.mark.parametrize("mask", ["", "-1", "NoDevFiles"])
-def test_a_mask_that_hides_everything_makes_cpu_engines(gpu_machine, mask):
-    machine = gpu_machine(gpus(2))
-    machine["CUDA_VISIBLE_DEVICES"] = mask
-
-    chosen = choose(machine, n=2)
-
-    assert chosen["masks"] == ["", ""]
-    assert any("none of this machine's GPUs" in sentence for sentence in chosen["sentences"])
-
-
-def test_a_mask_that_nobody_can_translate_is_an_error_with_a_way_out(gpu_machine):
-    machine = gpu_machine(gpus(2))
-    machine["CUDA_VISIBLE_DEVICES"] = "0"
-    machine["MGPU_LIBCUDA"] = "/nowhere/libcuda.so.1"
-
-    numbers = choose(machine)
-    machine["CUDA_VISIBLE_DEVICES"] = gpu_uuid(1)
-    uuids = choose(machine)
-
-    assert "cannot be found out" in numbers["words"]
-    assert uuids["masks"] == ["1"]
-
-
 def test_without_gpus_the_engines_run_on_the_cpu_and_see_none(gpu_machine):
     chosen = choose(gpu_machine(""), n=3)
 
@@ -485,201 +267,11 @@ def test_a_hanging_driver_makes_cpu_engines_and_says_so(gpu_machine):
 def test_a_growing_pool_gets_the_next_ranks(gpu_machine):
     machine = gpu_machine(gpus(4))
 
-    with pool(machine, n=2):
+    with other_pool(machine, n=2):
         chosen = choose(machine, n=2, first_rank=2)
 
     assert chosen["ranks"] == [2, 3]
     assert chosen["masks"] == ["2", "3"]
-
-
-WAIT = (
-    CHOOSE
-    + """
-from jupyter_mgpu.gpus import wait_for_free
-say = lambda words: print(words, flush=True)
-choice = wait_for_free(Request(gpus="0"), on_wait=say, poll_s=0.1, timeout=%s)
-print(choice.slots[0].environment["CUDA_VISIBLE_DEVICES"], flush=True)
-"""
-)
-
-
-def test_waiting_names_the_holder_and_goes_on_when_the_gpu_is_freed(gpu_machine):
-    machine = gpu_machine(gpus(1))
-
-    with machine.foreign_process(0) as pid, machine.start(WAIT % 30) as waiting:
-        told = waiting.stdout.readline()
-        machine.remove(f"process 0 pid={pid} memory=1024")
-        output, errors = waiting.communicate(timeout=30)
-
-    assert told.startswith("Waiting: GPU 0 is used by ")
-    assert f"pid {pid}" in told
-    assert output.strip() == "0", errors
-
-
-def test_waiting_ends_when_the_other_pool_does(gpu_machine):
-    machine = gpu_machine(gpus(1))
-
-    with pool(machine, pool="theirs") as (pid, _), machine.start(WAIT % 30) as waiting:
-        told = waiting.stdout.readline()
-        os.kill(pid, signal.SIGKILL)
-        output, errors = waiting.communicate(timeout=30)
-
-    assert "pool 'theirs'" in told
-    assert output.strip() == "0", errors
-
-
-def test_waiting_gives_up_in_time_and_names_the_holder(gpu_machine):
-    machine = gpu_machine(gpus(1))
-
-    with machine.foreign_process(0) as pid, machine.start(WAIT % 0.3) as waiting:
-        _, errors = waiting.communicate(timeout=30)
-
-    assert "GpuBusyError" in errors
-    assert f"pid {pid}" in errors
-
-
-def test_waiting_can_be_interrupted(gpu_machine):
-    machine = gpu_machine(gpus(1))
-
-    with machine.foreign_process(0), machine.start(WAIT % 60) as waiting:
-        waiting.stdout.readline()
-        waiting.send_signal(signal.SIGINT)
-        _, errors = waiting.communicate(timeout=30)
-
-    assert "KeyboardInterrupt" in errors
-    assert list(machine.lease_folder.glob("*.lease")) == []
-
-
-TABLE = """
-from jupyter_mgpu.gpus import gpu_table
-table = gpu_table()
-result = {"text": repr(table), "html": table._repr_html_(), "states": [r.state for r in table],
-          "busy": [r.utilization_percent for r in table]}
-"""
-
-
-def test_the_table_shows_who_uses_which_gpu(gpu_machine):
-    machine = gpu_machine(f"{gpu(0, used=2048, util=37)}\n{gpu(1)}\n{gpu(2)}")
-
-    with machine.foreign_process(0) as pid, pool(machine, gpus="1", pool="mine"):
-        told = machine.result(TABLE)
-
-    lines = told["text"].splitlines()
-    assert "NVIDIA H200" in lines[1]
-    assert "9.0" in lines[1]
-    assert "2.0 / 141.0" in lines[1]
-    assert "37 %" in lines[1]
-    assert f"(pid {pid}, user " in lines[1]
-    assert "pool 'mine' rank 0" in lines[2]
-    assert "nobody" in lines[3]
-    assert "<td>NVIDIA H200</td>" in told["html"]
-
-
-def test_an_engines_process_is_told_by_pool_and_rank(gpu_machine):
-    machine = gpu_machine(gpus(2))
-    engine = (
-        "import os, sys\nfrom jupyter_mgpu.gpus import Request, choose\n"
-        "import subprocess\nchoice = choose(Request(n=2, pool='mine'))\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'print(flush=True); input()'],"
-        " env={**os.environ, **choice.slots[1].environment})\n"
-        "print(child.pid, flush=True); input(); child.kill()"
-    )
-    with machine.start(engine) as process:
-        pids = {process.stdout.readline().strip() for _ in range(2)} - {""}
-        machine.add(f"process 1 pid={pids.pop()} memory=100")
-        rows = machine.result(
-            "from jupyter_mgpu import host\nhost.is_host_pid_namespace = lambda: True\n"
-            "from jupyter_mgpu.gpus import gpu_table\n"
-            "result = [[(u.pid, u.lease and u.lease.rank) for u in r.users] for r in gpu_table()]"
-        )
-        process.send_signal(signal.SIGKILL)
-
-    assert rows[1][0][1] == 1
-    assert len(rows[1]) == 1
-
-
-def test_unknown_values_read_na_and_never_zero(gpu_machine):
-    calls = ("MemoryInfo", "MemoryInfo_v2", "UtilizationRates", "Name", "CudaComputeCapability")
-    fails = "\n".join(f"fail nvmlDeviceGet{call} 3" for call in calls)
-
-    told = gpu_machine(f"{gpus(1)}\n{fails}").result(TABLE)
-
-    cells = told["text"].splitlines()[1].split()
-    assert cells.count("n/a") == 3
-    assert "not supported" in told["html"]
-    assert told["busy"] == [None]
-
-
-def test_processes_that_cannot_be_listed_read_na(gpu_machine):
-    told = gpu_machine(f"{gpus(1)}\nfail nvmlDeviceGetComputeRunningProcesses 4").result(TABLE)
-
-    assert "n/a" in told["text"].splitlines()[1]
-    assert "processes: no permission" in told["html"]
-
-
-def test_a_lost_gpu_is_a_row_of_its_own(gpu_machine):
-    told = gpu_machine(f"{gpu(0)}\n{gpu(1, lost=1)}\n{gpu(2)}").result(TABLE)
-
-    assert told["states"] == ["ok", "lost", "ok"]
-    assert "lost" in told["text"].splitlines()[2]
-
-
-def test_mig_instances_stand_below_their_gpu(gpu_machine):
-    machine = gpu_machine(f"{divided_gpu(0, 2)}\n{gpu(1)}\nprocess 0 pid=99 memory=5 instance=1")
-
-    lines = machine.result(TABLE)["text"].splitlines()
-
-    assert [line.split("  ")[0] for line in lines[1:]] == ["0", "0 MIG 0", "0 MIG 1", "1"]
-    assert "its MIG instances" in lines[1]
-    assert "nobody" in lines[2]
-    assert "pid 99" in lines[3]
-
-
-def test_without_gpus_the_table_is_one_sentence_with_the_next_step(gpu_machine):
-    told = gpu_machine("fail nvmlInit 18").result(TABLE)
-
-    assert "different versions" in told["text"]
-    assert "Reboot" in told["text"]
-    assert told["html"].startswith("<p>")
-    assert told["states"] == []
-
-
-def test_the_table_becomes_a_data_frame(gpu_machine):
-    told = gpu_machine(f"{gpus(2)}\nfail nvmlDeviceGetUtilizationRates 3 1").result(
-        "from jupyter_mgpu.gpus import gpu_table\n"
-        "frame = gpu_table().to_pandas()\n"
-        "result = [list(frame['gpu']), bool(frame['utilization_percent'].isna()[1])]"
-    )
-
-    assert told == [["GPU 0", "GPU 1"], True]
-
-
-def test_gpus_are_counted_in_all_and_as_available(gpu_machine):
-    machine = gpu_machine(f"{gpus(3)}\n{divided_gpu(3, 2)}")
-    code = "from jupyter_mgpu.gpus import gpu_count\nresult = [gpu_count(), gpu_count('available')]"
-
-    with machine.foreign_process(0), pool(machine, gpus="1"):
-        counts = machine.result(code)
-    machine["CUDA_VISIBLE_DEVICES"] = gpu_uuid(2)
-
-    assert counts == [5, 3]
-    assert machine.result(code) == [1, 1]
-    assert gpu_machine("").result(code) == [0, 0]
-
-
-def test_percent_gpus_shows_the_table_and_refuses_arguments(gpu_machine):
-    told = gpu_machine(gpus(1)).python(
-        "from IPython.testing.globalipapp import start_ipython\n"
-        "shell = start_ipython()\n"
-        "from jupyter_mgpu.magics.gpus import GpusMagic\n"
-        "shell.register_magics(GpusMagic)\n"
-        "print(shell.run_line_magic('gpus', ''))\n"
-        "try: shell.run_line_magic('gpus', '3')\n"
-        "except Exception as error: print(type(error).__name__, error)"
-    )
-
-    assert "NVIDIA H200" in told
-    assert "UsageError %gpus takes no arguments" in told
 
 
 REAL_POOL = """
