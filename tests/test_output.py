@@ -4,6 +4,8 @@ import contextlib
 import html
 import queue
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -286,6 +288,40 @@ out.finish({0: "finished", 1: "stopped"})
     assert page(cell) == ["[0] line", "[1] line\n[1] stopped"]
 
 
+def test_a_late_line_still_reaches_its_lane(kernel: Notebook) -> None:
+    first = kernel.check(
+        """
+out = make(0, 1)
+out.handle(0, printed("in time\\n"))
+out.finish()
+"""
+    )
+    second = kernel.submit('out.handle(0, printed("late\\n")); time.sleep(0.5)')
+
+    first.messages += [message for _, message in listen(kernel, second)]
+
+    assert page(first) == ["[0] in time\n[0] late"]
+
+
+def test_without_ipython_lines_are_printed_as_they_are_finished() -> None:
+    code = (
+        SETUP
+        + """
+out = make(0, 1)
+out.handle(0, printed("one\\n\\r10%\\r20%"))
+out.handle(1, shown({"text/plain": "<Figure>"}))
+for rank in (0, 1):
+    out.handle(rank, shown({"text/plain": "42"}, "execute_result"))
+out.finish({0: "ok", 1: "stopped"})
+"""
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    expected = ["[0] one", "[1] <Figure>", "[0] 20%", "ranks 0-1: 42", "[1] stopped"]
+    assert ran.stdout.splitlines() == expected, ran.stderr
+
+
 def test_quiet_shows_nothing(kernel: Notebook) -> None:
     cell = kernel.check("out = make(0, 1, quiet=True)\nout.handle(0, printed('x'))\nout.finish()")
 
@@ -395,6 +431,14 @@ def test_the_notebook_shows_its_own_lines_and_none_of_ours(failing: Notebook) ->
     assert "--> raise remote(bad, 1)" in text
     assert "jupyter_mgpu" not in text
     assert len(text.splitlines()) < 15
+
+
+def test_only_the_newest_way_of_an_exception_is_shown(failing: Notebook) -> None:
+    failing.check("kept = remote(bad, 1)")
+    for _ in range(3):
+        cell = failing.run("raise kept")
+
+    assert plain(cell.traceback).count("--> ") == 1
 
 
 def test_errors_of_several_ranks_merge_into_one(failing: Notebook) -> None:

@@ -232,7 +232,9 @@ class TaskOutput:
             if self._wake.is_set():
                 self._wake.clear()
                 time.sleep(POLL_S)  # late lines wake us one by one
-            self._pump(everything=False)
+            # A connection that is gone must not end the thread: another may come.
+            with contextlib.suppress(Exception):
+                self._pump(everything=False)
 
     def _pump(self, *, everything: bool) -> None:
         with self._send_lock:

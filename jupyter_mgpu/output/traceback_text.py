@@ -115,16 +115,21 @@ def headline(title: str) -> str:
 def local_lines(trace: TracebackType | None) -> list[str]:
     """Draw the notebook's own frames that led to the call, so that one sees which call it was.
 
-    A frame that only runs a magic says nothing: its cell is in the remote traceback.
+    A frame that only runs a magic says nothing: its cell is in the remote traceback. An exception
+    that is raised again has its earlier ways behind the newest one; only that one is drawn.
     """
     lines: list[str] = []
+    has_begun = False
     while trace is not None:
         file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-        text = linecache.getline(file, line).strip()
         trace = trace.tb_next
-        is_magic = text.startswith(("get_ipython().run_", "%"))
-        label = cell_label(file)
-        if label is None or is_magic or file.startswith(_OURS):
+        label = None if file.startswith(_OURS) else cell_label(file)
+        if label is None:
+            if has_begun:
+                break
             continue
-        lines += [f"{_CYAN}{label}{_OFF}, line {line}", f"{_GREEN}--> {text}{_OFF}"]
+        has_begun = True
+        text = linecache.getline(file, line).strip()
+        if not text.startswith(("get_ipython().run_", "%")):
+            lines += [f"{_CYAN}{label}{_OFF}, line {line}", f"{_GREEN}--> {text}{_OFF}"]
     return ["", "Raised here by:", *lines] if lines else []
