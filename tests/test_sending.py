@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_mgpu.errors import PackingError, SendingError
+from jupyter_mgpu.errors import SendingError
 from jupyter_mgpu.packing import unpack
 from jupyter_mgpu.sending import Sender
 from jupyter_mgpu.sending.notes import format_bytes, format_ranks
@@ -367,6 +367,35 @@ def test_an_alias_whose_first_name_is_gone_from_the_engine_is_sent_again(session
     assert session.value("b") == 50_000
 
 
+def test_views_of_what_was_sent_before_share_its_memory_there(session: Session) -> None:
+    pytest.importorskip("torch")
+    session.run(
+        "import numpy as np, torch\n"
+        "t = torch.arange(10.0)\nview = t[2:6]\n"
+        "a = np.arange(10.0)\npart = a[::-2]\n"
+        "net = torch.nn.Linear(2, 2)\nstate = net.state_dict()\n"
+        "big = torch.arange(100_000.0)\nmiddle = big[500:600]\ninner = middle[10:20]\n"
+    )
+    session.spmd("t[2] = -1; a[9] = -9; net; middle")
+
+    session.spmd(
+        "seen = view[0].item(), part[0].item(), part.tolist()[1:]\n"
+        "state['weight'].fill_(7); inner.fill_(-5)\n"
+        "shared = net.weight[0, 0].item(), middle[10].item(), middle[9].item()"
+    )
+
+    assert session.value("seen") == (-1, -9, [7, 5, 3, 1])
+    assert session.value("shared") == (7, -5, 509)
+
+
+def test_a_view_sent_with_its_array_shares_its_memory(session: Session) -> None:
+    session.run("import numpy as np\na = np.zeros(4)\nb = a[1:3]")
+
+    session.spmd("a[1] = 5; seen = b.tolist()")
+
+    assert session.value("seen") == [5, 0]
+
+
 def test_globals_of_functions_and_methods_are_sent_transitively(session: Session) -> None:
     session.run(
         "import functools\n"
@@ -448,7 +477,7 @@ def test_names_the_cell_binds_itself_are_not_sent(session: Session) -> None:
 def test_a_name_that_cannot_be_sent_is_named_before_anything_runs(session: Session) -> None:
     session.run("import threading\nheld = {'a': threading.Lock()}")
 
-    with pytest.raises(PackingError, match=r"'held'.*held\['a'\]: cannot pickle"):
+    with pytest.raises(SendingError, match=r"'held'.*held\['a'\]: cannot pickle"):
         session.spmd("done = True; held")
 
     assert "done" not in session.value("sorted(globals())")

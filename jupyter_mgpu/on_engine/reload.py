@@ -95,7 +95,7 @@ class Reloader:
             Exception: What an edited module raises when it is imported, such as a SyntaxError
                 that names its file. It is raised again by each call until the file is mended.
         """
-        self._find_new()
+        self.note_imports()
         changed = {
             name
             for name, (module, file, stamp) in self._stamps.items()
@@ -145,7 +145,7 @@ class Reloader:
         for key, old in before.items():
             _update_function(old, vars(module).get(key))
 
-    def _find_new(self) -> None:
+    def note_imports(self) -> None:
         # The table of modules only grows at its end: its length and last name tell of new ones.
         here = _here()
         now = (len(sys.modules), next(reversed(sys.modules), None), here)
@@ -223,3 +223,8 @@ _reloader = Reloader()
 def reload_changed() -> list[str]:
     """Reload the edited modules under the notebook's folder, as `Reloader` does."""
     return _reloader.reload_changed()
+
+
+def note_imports() -> None:
+    """Remember what a task has imported as it is now, so that the next one sees each edit."""
+    _reloader.note_imports()

@@ -55,29 +55,42 @@ class Storages:
 
 def reduce_tensor(tensor: Any, storages: Storages) -> Any:
     """Reduce a tensor: plain and Parameter ones to their storage, others by torch's own rules."""
-    torch = sys.modules["torch"]
-    kind = type(tensor)
-    is_parameter = kind is torch.nn.Parameter
-    if not (kind is torch.Tensor or is_parameter) or not _is_plain(tensor, torch):
+    if not is_plain(tensor):
         return NotImplemented
     storage = tensor.untyped_storage()
-    address = storage._cdata  # noqa: SLF001 - its address
-    if address in storages.compact:
-        tensor = tensor.detach().clone()
-        storage = tensor.untyped_storage()
-    else:
-        storages.count(storage, tensor.numel() * tensor.element_size())
-    arguments = (
-        storages.share(storage),
+    if storage._cdata in storages.compact:  # noqa: SLF001 - its address
+        alone = tensor.detach().clone()
+        layout = tensor_layout(alone, like=tensor)
+        return rebuild_tensor, (storages.share(alone.untyped_storage()), *layout)
+    storages.count(storage, tensor.numel() * tensor.element_size())
+    return rebuild_tensor, (storages.share(storage), *tensor_layout(tensor))
+
+
+def tensor_layout(tensor: Any, like: Any = None) -> tuple[Any, ...]:
+    """Return the arguments of `rebuild_tensor` after the storage.
+
+    Args:
+        tensor: The tensor.
+        like: The tensor that the rebuilt one stands for, where that is another.
+    """
+    torch = sys.modules["torch"]
+    like = tensor if like is None else like
+    return (
         tensor.dtype,
         tensor.storage_offset(),
         tuple(tensor.size()),
         tensor.stride(),
-        tensor.requires_grad,
-        is_parameter,
+        like.requires_grad,
+        type(like) is torch.nn.Parameter,
         torch._C._get_tensor_metadata(tensor) or None,  # noqa: SLF001 - conjugate, negative bits
     )
-    return rebuild_tensor, arguments
+
+
+def is_plain(tensor: Any) -> bool:
+    """Tell whether a tensor is its storage, dtype and layout and nothing else."""
+    torch = sys.modules["torch"]
+    kind = type(tensor)
+    return (kind is torch.Tensor or kind is torch.nn.Parameter) and _is_plain(tensor, torch)
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:

@@ -4,7 +4,7 @@ import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from jupyter_mgpu.errors import PackingError, SendingError
+from jupyter_mgpu.errors import SendingError
 from jupyter_mgpu.packing.contents import Content, content
 from jupyter_mgpu.packing.handles import HandleTable
 from jupyter_mgpu.sending.kernel_names import KernelNames, fault_message
@@ -57,8 +57,8 @@ class Chooser:
         """Choose the names for each rank.
 
         Raises:
-            SendingError: If a name was changed inside on both sides.
-            PackingError: If a name cannot be sent and a rank does not have it.
+            SendingError: If a name was changed inside on both sides, or cannot be sent and a
+                rank does not have it.
         """
         chosen: dict[int, list[str]] = {}
         doubtful: dict[int, set[str]] = {}
@@ -106,7 +106,7 @@ class Chooser:
                 has_one = name in state.bound or name in state.sent
                 if not has_one:
                     error = self._found.faults[name]
-                    raise PackingError(
+                    raise SendingError(
                         fault_message(name, error, self._user_ns, self._handles)
                     ) from error
                 self.lines.append(f"{name} cannot be sent: the engines keep theirs")

@@ -15,6 +15,7 @@ from jupyter_mgpu.packing.faults import find_fault
 from jupyter_mgpu.packing.frames import Frame, describe_fault, dump
 from jupyter_mgpu.packing.handles import HandleTable, is_array, is_tensor
 from jupyter_mgpu.packing.pickler import Pickler
+from jupyter_mgpu.sending.aliases import Aliases, array_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class _NamePickler(Pickler):
         self._user_ns = user_ns
         self._handles = handles
         self._copies = copies
+        self._aliases = Aliases(handles, copies.contents)
         self._temporary: dict[int, Any] = {}
         self.references: set[int] = set()
         self.contents: dict[int, Content] = {}
@@ -130,6 +132,10 @@ class _NamePickler(Pickler):
         now = content(obj)
         if known == now and number not in self._copies.forced:
             return self._reference(number)
+        view = self._view(obj, number) if known is None else None
+        if view is not None:
+            self.contents[number] = now
+            return view
         reduced = self._reduce_leaf(obj)
         if reduced is None:
             return NotImplemented
@@ -138,6 +144,30 @@ class _NamePickler(Pickler):
             return receiving.arrived, (number, *reduced)
         self.references.add(number)
         return receiving.updated, (number, *reduced)
+
+    def _view(self, obj: Any, number: int) -> Any:
+        """Reduce to a view of what the engine has, so that the two share memory there as well."""
+        if is_tensor(obj):
+            found = self._aliases.tensor_base(obj) if tensors.is_plain(obj) else None
+            if found is not None:
+                base_number, base = found
+                self.references.add(base_number)
+                start = base.storage_offset() * base.element_size()
+                return receiving.tensor_view, (
+                    number,
+                    base_number,
+                    start,
+                    *tensors.tensor_layout(obj),
+                )
+        elif is_array(obj):
+            found = self._aliases.array_base(obj, self.contents.__contains__)
+            if found is not None:
+                base_number, base = found
+                if base_number not in self.contents:
+                    self.references.add(base_number)
+                place = (array_offset(obj, base), obj.shape, obj.strides, obj.dtype)
+                return receiving.array_view, (number, base_number, *place)
+        return None
 
     def _reference(self, number: int) -> Any:
         self.references.add(number)

@@ -133,9 +133,8 @@ class Sender:
             count: The kernel's execution count, to name the cell later.
 
         Raises:
-            SendingError: If both sides changed a name, a name was lost with an engine, or a name
-                to send does not exist.
-            PackingError: If a name that must be sent cannot be.
+            SendingError: If both sides changed a name, a name was lost with an engine, cannot
+                be sent, or is to be sent and does not exist.
         """
         cell = analyse(source, self._transform)
         self._current = (Origin(count, _first_line(source)), cell)

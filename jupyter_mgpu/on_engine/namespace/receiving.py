@@ -1,5 +1,6 @@
 """What a stream of names calls on the engine to rebuild functions, tensors and arrays."""
 
+import functools
 import sys
 import threading
 import types
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_mgpu.packing.handles import HandleTable, is_array, is_tensor
+from jupyter_mgpu.packing.tensors import rebuild_tensor
 
 _current = threading.local()
 
@@ -53,7 +55,10 @@ def namespace_function(
 
 def by_handle(number: int) -> Any:
     """Return the tensor or array that was sent before under this number."""
-    obj = _receiving().handles.get(number)
+    receiving = _receiving()
+    obj = receiving.arrived.get(number)
+    if obj is None:
+        obj = receiving.handles.get(number)
     if obj is None:
         raise LookupError(f"This engine no longer has the tensor or array number {number}.")
     return obj
@@ -75,6 +80,35 @@ def updated(number: int, make: Callable[..., Any], arguments: tuple[Any, ...]) -
     _receiving().arrived[number] = target
     _receiving().replace_later(target, value)
     return target
+
+
+def tensor_view(
+    number: int, base_number: int, base_start: int, dtype: Any, offset: int, *arguments: Any
+) -> Any:
+    """Make a tensor on the memory of one that the engine has.
+
+    Args:
+        number: The new tensor's number.
+        base_number: That of the tensor whose memory it uses.
+        base_start: Where in the kernel's storage that tensor starts, in bytes.
+        dtype: The new tensor's dtype.
+        offset: Where in the kernel's storage it starts, in elements.
+        *arguments: The others of `rebuild_tensor`.
+    """
+    base = by_handle(base_number)
+    # A storage may have been sent in part: what counts is the place relative to the base.
+    moved = base.storage_offset() * base.element_size() - base_start
+    place = offset + moved // dtype.itemsize
+    return arrived(number, rebuild_tensor, (base.untyped_storage(), dtype, place, *arguments))
+
+
+def array_view(
+    number: int, base_number: int, offset: int, shape: Any, strides: Any, dtype: Any
+) -> Any:
+    """Make an array on the memory of one that the engine has."""
+    numpy = sys.modules["numpy"]
+    keywords = {"buffer": by_handle(base_number), "offset": offset, "strides": strides}
+    return arrived(number, functools.partial(numpy.ndarray, **keywords), (shape, dtype))
 
 
 def with_state(make: Callable[..., Any], arguments: tuple[Any, ...], state: Any) -> Any:
