@@ -5,6 +5,7 @@ part is kept and the rest counted, because a person reads the end and the log fi
 A progress bar's states on one line collapse to the last one.
 """
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,9 @@ TICK_S = 0.05
 """One message per tick: 20 messages a second."""
 MAX_SEGMENTS = 4
 """More changes between stdout and stderr than this in one tick are sorted by stream."""
+
+_MOVES = re.compile(r"\x1b\[[0-9;]*[A-HJf]")
+"""Escape sequences that move the cursor to another line."""
 
 Header = dict[str, Any]
 Message = tuple[Header, list[Any]]
@@ -58,7 +62,11 @@ class Text:
 
     def add(self, text: str) -> None:
         """Append text as a terminal would show it."""
-        if "\r" not in text and self.over is None:
+        if "\x1b[" in text and _MOVES.search(text):
+            # Bars below each other: what follows depends on where the cursor is now.
+            self._close_line(self.open_line() + text)
+            self.head, self.over, self.column = "", None, 0
+        elif "\r" not in text and self.over is None:
             start = text.rfind("\n") + 1
             if start:
                 self._close_line(self.head + text[:start])

@@ -1,6 +1,7 @@
 """Relays the messages of widgets: made on an engine, they show in the notebook and talk back."""
 
 import threading
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 
@@ -11,6 +12,9 @@ class _Sink(Protocol):
 
     def add_message(self, header: dict[str, Any], frames: list[Any], task: str) -> None:
         """Queue a message of that task."""
+
+    def working_for(self, task: str) -> AbstractContextManager[None]:
+        """Attribute what the calling thread writes in a with-block to a task."""
 
 
 class CommRelay:
@@ -58,7 +62,8 @@ class CommRelay:
             "metadata": header.get("metadata", {}),
             "buffers": list(frames),
         }
-        with self._lock:
+        # What a callback prints belongs to the cell that made the widget.
+        with self._lock, self._sink.working_for(getattr(target, "_mgpu_task", "")):
             if header["msg_type"] == "comm_close":
                 manager.comms.pop(target.comm_id, None)
                 target.handle_close(message)
@@ -93,7 +98,7 @@ def relay_class(sink: _Sink) -> type:
             header = {
                 "op": "comm",
                 "msg_type": msg_type,
-                "content": {"comm_id": self.comm_id, "data": data or {}, **keys},
+                "content": {"comm_id": self.comm_id, "data": dict(data or {}), **keys},
                 "metadata": metadata or {},
             }
             frames = [bytes(buffer) for buffer in buffers or []]

@@ -89,7 +89,7 @@ def read_value(name: str) -> Any:
         return engine.kept[name]
     try:
         return engine.namespace.get(name)
-    except KeyError:
+    except (KeyError, NameError):
         raise KeyError(f"Rank {engine.rank} has no variable {name!r}.") from None
 
 

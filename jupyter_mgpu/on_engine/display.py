@@ -8,6 +8,7 @@ import builtins
 import getpass
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol
 
 from jupyter_mgpu.on_engine.comms import CommRelay
@@ -25,6 +26,9 @@ class MessageSink(Protocol):
 
     def write(self, name: str, text: str) -> int:
         """Write text of that task."""
+
+    def working_for(self, task: str) -> AbstractContextManager[None]:
+        """Attribute what the calling thread writes in a with-block to a task."""
 
 
 class DisplayHooks:

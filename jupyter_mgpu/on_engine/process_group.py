@@ -226,6 +226,7 @@ def forget_tracebacks(shell: Any = None) -> None:
     if hasattr(shell, "_last_traceback"):
         shell._last_traceback = None  # noqa: SLF001  IPython has no other way to drop it
     gc.collect()
+    _groups.bury()
 
 
 __all__ = [

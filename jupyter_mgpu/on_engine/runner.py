@@ -60,6 +60,8 @@ class Runner:
         self._awaiting: asyncio.Task[Any] | None = None
         self._interrupt_for: str | None = None
         self._delivered = threading.Event()
+        self._lock = threading.Lock()  # of what is running, and what was stopped before it ran
+        self._stopped_early: deque[str] = deque(maxlen=100)
         self._main = threading.main_thread().ident or 0
 
     # --- main thread -------------------------------------------------------------------
@@ -81,12 +83,16 @@ class Runner:
     def _start(self, header: Header, frames: list[Frame]) -> asyncio.Task[None] | None:
         """Run a task; returns the asyncio task when it awaits, else None."""
         task = RunningTask(header["task"])
-        self._context.task = task
+        with self._lock:
+            self._context.task = task
+            is_stopped = task.id in self._stopped_early
         self._received = False
         self._output.begin(task.id)
         self._context.emit({"op": "started", "task": task.id}, [])
         is_cell = header["kind"] == "cell"
         try:
+            if is_stopped:
+                raise KeyboardInterrupt  # noqa: TRY301 - as if it had come a moment later
             self._prepare(header)
             if not is_cell:
                 reply = self._guarded(lambda: self._call(frames, header.get("keep")))
@@ -130,7 +136,7 @@ class Runner:
             self._tell(reload.apply_follow(header["follow"]))
         if header.get("gang"):
             process_group.begin(header["generation"], header["gang"])
-        self._tell(self._guarded(reload.reload_changed))
+        self._guarded(reload.reload_changed)
 
     def _tell(self, notes: list[str]) -> None:
         for note in notes:
@@ -189,6 +195,7 @@ class Runner:
 
     def _done(self, header: Header, reply: Header, frames: list[Frame]) -> None:
         self._output.end(header["task"])
+        reload.note_imports()
         if header["kind"] == "cell" and self._received:
             reply["received"] = True
             reply["namespace"] = self._namespace.after_cell(
@@ -217,26 +224,19 @@ class Runner:
         raise KeyboardInterrupt
 
     def interrupt(self, task_id: str) -> None:
-        """Interrupt a task if it is the one that runs; called from the control thread."""
-        self._queue_drop(task_id)
-        task = self._context.task
-        if task is None or task.id != task_id:
-            return
-        self._delivered.clear()
-        self._interrupt_for = task_id
-        threading.Thread(target=self._deliver, args=(task_id,), daemon=True).start()
+        """Interrupt a task; called from the control thread.
 
-    def _queue_drop(self, task_id: str) -> None:
-        for item in list(self._queue):
-            if item[0]["task"] == task_id:
-                try:
-                    self._queue.remove(item)
-                except ValueError:
-                    continue  # started meanwhile
-                self._context.emit(
-                    {"op": "done", "task": task_id, "status": "error", "interrupted": True,
-                     "aborted": False, "failure": failure.describe(KeyboardInterrupt())}, [],
-                )
+        It may come before the task itself does, since that has a channel of its own: then the
+        task ends as soon as it starts.
+        """
+        with self._lock:
+            task = self._context.task
+            if task is None or task.id != task_id:
+                self._stopped_early.append(task_id)
+                return
+            self._delivered.clear()
+            self._interrupt_for = task_id
+        threading.Thread(target=self._deliver, args=(task_id,), daemon=True).start()
 
     def _deliver(self, task_id: str) -> None:
         while self._interrupt_for == task_id and not self._delivered.is_set():

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jupyter_mgpu.on_engine import failure
@@ -113,6 +113,17 @@ class TaskOutput:
     def task(self) -> str | None:
         """The task that the calling thread works for."""
         return getattr(threading.current_thread(), _TASK, None) or self._current
+
+    @contextlib.contextmanager
+    def working_for(self, task: str) -> Iterator[None]:
+        """Attribute what the calling thread writes in a with-block to a task, also an ended one."""
+        thread = threading.current_thread()
+        before = getattr(thread, _TASK, None)
+        setattr(thread, _TASK, task)
+        try:
+            yield
+        finally:
+            setattr(thread, _TASK, before)
 
     def begin(self, task: str) -> None:
         """Attribute the output from here on to a task."""

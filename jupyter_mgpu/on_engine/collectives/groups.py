@@ -48,6 +48,7 @@ class EngineGroups:
         last_end: Why the last default group ended; empty if the user ended it.
         sockets: Each group's connections, to see whether its peers are still there.
         users: The live DDP and FSDP objects.
+        graveyard: Groups that are over, until everything that was built on them is gone.
     """
 
     tracker: SocketTracker = field(default_factory=SocketTracker)
@@ -66,10 +67,13 @@ class EngineGroups:
     )
     users: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)
 
+    graveyard: list[Any] = field(default_factory=list)
+
     def begin(self, generation: int, members: tuple[int, ...]) -> None:
         """Start a cell; retire a group that an earlier generation left."""
         self.was_aborted = False
         self.is_alone = False
+        self.bury()
         if generation != self.generation:
             self.retire(self.trouble or "was ended because another rank lost it")
             self.generation = generation
@@ -149,6 +153,7 @@ class EngineGroups:
         self.last_end = reason if has_groups else self.last_end
         # Sockets first: a thread of gloo that still waits for a peer would be joined for ever.
         self.tracker.shut_down("group")
+        self.graveyard += list(c10d._world.pg_names)  # noqa: SLF001
         if has_groups:
             _forget_groups(c10d)
         c10d._world.group_count = 0  # noqa: SLF001  else the next names differ between ranks
@@ -160,6 +165,18 @@ class EngineGroups:
         if has_groups:
             self.sockets.clear()
             self.tracker.forget_closed()
+
+    def bury(self) -> None:
+        """Let go of the groups that are over, once their DDP objects are gone.
+
+        CAUTION: the end of a gloo group joins its threads, which may need the GIL to let go of
+        their last operation. Only the Python object of a group ends it without holding the GIL;
+        if that were gone first, the reducer of a DDP object would end it, and block for ever.
+        """
+        if self.graveyard:
+            # In another thread: one of gloo's threads may hang, and then only this one waits.
+            over, self.graveyard = self.graveyard, []
+            threading.Thread(target=over.clear, daemon=True).start()
 
     def _kind(self, error: BaseException) -> str | None:
         if isinstance(error, KeyboardInterrupt):
@@ -274,6 +291,6 @@ def _disable(user: Any, reason: str) -> None:
     # On the instance: objects of other groups stay as fast as they are. The reducer holds the
     # group, its threads and the buckets of gradients.
     user.__dict__["forward"] = forward
-    for attribute in ("reducer", "process_group", "logger"):
+    for attribute in ("logger", "reducer", "process_group"):
         if attribute in user.__dict__:
             user.__dict__[attribute] = None

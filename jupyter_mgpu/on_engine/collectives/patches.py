@@ -209,6 +209,8 @@ def _wrap_destroy(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
         if is_default and groups.default() is not None and not groups.is_healthy():
             groups.retire(groups.trouble or "lost a rank")
             return
+        if is_default:
+            groups.graveyard += list(c10d._world.pg_names)  # noqa: SLF001
         original(group)
         if is_default:
             groups.retire("was destroyed")
