@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_mgpu.output.screen import Screen
 from notebooks import Notebook, notebook, wait_until
 
 INSTALL = """
@@ -227,6 +228,23 @@ for _ in tqdm(range(50)):
     assert "50/50" in text_of(messages)
 
 
+def test_bars_below_each_other_end_as_they_do_in_a_terminal(engine: Engine) -> None:
+    messages = engine.run(
+        """
+from tqdm import tqdm
+for _ in tqdm(range(3), desc="outer"):
+    for _ in tqdm(range(20), desc="inner", leave=False):
+        time.sleep(0.005)
+"""
+    )
+
+    screen = Screen(100)
+    screen.feed(text_of(messages))
+    lines = [line for line in screen.lines() if line.strip()]
+    assert len(lines) == 1
+    assert lines[0].startswith("outer: 100%")
+
+
 def test_displays_keep_their_place_among_the_lines(engine: Engine) -> None:
     messages = engine.run(
         """
@@ -323,17 +341,18 @@ def test_a_widget_of_a_task_is_relayed_and_hears_back(engine: Engine) -> None:
 import ipywidgets
 slider = ipywidgets.IntSlider(value=3)
 values = []
-slider.observe(lambda change: values.append(change["new"]), "value")
 from IPython.display import display
 display(slider)
 for number in range(1000):
     slider.value = number % 100
+slider.observe(lambda change: (values.append(change["new"]), print("heard")), "value")
 """,
         after="""
 content = {"comm_id": slider.comm.comm_id,
            "data": {"method": "update", "state": {"value": 55}, "buffer_paths": []}}
 output.on_comm({"op": "comm", "msg_type": "comm_msg", "content": content}, [])
-assert slider.value == 55 and values[-1] == 55
+assert slider.value == 55 and values == [55]
+wait_for(lambda: text("t") == "heard\\n")
 """,
     )
 

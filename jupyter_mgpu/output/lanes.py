@@ -71,6 +71,8 @@ class Lane:
     def render(self, max_chars: int) -> Bundle:
         """Draw the last lines that fit."""
         lines = self.screen.lines()
+        while lines and not lines[-1].strip():
+            lines.pop()  # where a bar has been
         shown: list[str] = []
         left = max_chars
         for line in reversed(lines[-LANE_LINES:]):
