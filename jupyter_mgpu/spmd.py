@@ -14,7 +14,6 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
-from jupyter_mgpu.on_engine.failure import describe
 from jupyter_mgpu.output import failures, notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.owner.queue import Task
@@ -25,9 +24,6 @@ from jupyter_mgpu.wire import Frame, Header
 
 STOP_S = 1.8
 """A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
-
-
-_WORDS = {"ok": "finished", "error": "failed", "died": "died"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +81,19 @@ class Gang:
             self._over.wait()
         except KeyboardInterrupt:
             self._stop()
-            raise KeyboardInterrupt from None
+            raise self._interrupted() from None
         finally:
             self._output.finish(self._outcomes())
         self._raise()
 
     def _outcomes(self) -> dict[int, str]:
-        """Say in a word how each rank ended."""
+        """Say how the ranks ended that did not end well."""
         words = dict.fromkeys(sorted(self._left), "stopping")
         for rank, (header, _) in self.replies.items():
-            words[rank] = "stopped" if header.get("interrupted") else _WORDS[header["status"]]
+            if header.get("interrupted"):
+                words[rank] = "interrupted"
+            elif header["status"] != "ok":
+                words[rank] = header.get("failure", {}).get("ename", "died")
         return words
 
     def listen(self, header: Header, frames: list[Frame]) -> bool:
@@ -140,6 +139,14 @@ class Gang:
             except KeyboardInterrupt:
                 self._pool.owner.interrupt(self._task.id, force=True)
 
+    def _interrupted(self) -> KeyboardInterrupt:
+        left = ", ".join(str(rank) for rank in sorted(self._left))
+        text = f"The cell was stopped; rank {left} still stops." if left else "The cell was stopped."
+        error = KeyboardInterrupt(text)
+        # IPython shows this instead of the lines in here where the notebook waited.
+        error.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
+        return error
+
     def _raise(self) -> None:
         end = self._end or {}
         if end.get("reason") == "timeout":
@@ -148,23 +155,20 @@ class Gang:
             raise MgpuError(end["message"])
         if end.get("state") == "cancelled":
             raise PoolClosedError(f"The cell was cancelled: {end.get('reason')}.")
-        failed = {
-            rank: self._failure(rank, header, frames)
+        errors = {
+            rank: self._rebuild(rank, header, frames)
             for rank, (header, frames) in self.replies.items()
             if header["status"] != "ok"
         }
-        if failed:
-            raise failures.merge(failed, end.get("first", min(failed)))
+        if errors:
+            raise failures.merge(errors, end.get("first"))
 
-    def _failure(self, rank: int, header: Header, frames: list[Frame]) -> failures.RankFailure:
+    def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:
         if header["status"] == "died":
-            error = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
-            record, frames = describe(error), packing.pack_exception(error) or []
-        else:
-            record = header["failure"]
-            # Nobody pressed Stop: we have interrupted this rank, because another one failed.
-            record["aborted"] |= header["interrupted"]
-        return failures.RankFailure(rank, record, frames, self._pool.device(rank))
+            return EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+        # Nobody pressed Stop: we have interrupted this rank, because another one failed.
+        header["failure"]["aborted"] |= header["interrupted"]
+        return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
 
 
 def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +70,9 @@ class Engine:
 
     def start(self) -> None:
         """Install the hooks, connect to the owner and say hello."""
+        # Libraries such as Lightning refuse to run on many devices where they see a prompt.
+        for prompt in ("ps1", "ps2"):
+            sys.__dict__.pop(prompt, None)
         process_group.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(

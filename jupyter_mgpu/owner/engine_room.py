@@ -135,6 +135,7 @@ class EngineRoom:
         process.close()
         if self._is_closing:
             return
+        self._cluster.unregister(engine.rank)
         engine.state = EngineState.DEAD
         engine.doom = message
         self._on_death(engine, message, code)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu.transport import hub
 
 CONTROLLER_ARGS = [
     # The hub finishes a registration at the next heartbeat but one: 3 s by default. Short beats
@@ -103,6 +104,7 @@ class PoolCluster:
             load_profile=False,
             delay=0,
             log=_log,
+            cluster_file="",  # would be written again by a late callback, after the clean-up
             shutdown_atexit=False,
             # Engines find the controller's file themselves, so that both start at once.
             send_engines_connection_env=False,
@@ -192,6 +194,11 @@ class PoolCluster:
         )
         launcher = self._cluster.engines[name].launchers["0"]
         return EngineProcess(rank, start, launcher.pid, os.pidfd_open(launcher.pid), launcher)
+
+    def unregister(self, rank: int) -> None:
+        """Tell ipyparallel's hub that the engine of a rank has ended."""
+        security = self._folder / "profile" / "security"
+        hub.unregister(security / f"ipcontroller-{self._cluster.cluster_id}-engine.json", rank)
 
     def output_of(self, rank: int) -> Path:
         """Return the file that an engine's process writes to before its output is captured."""

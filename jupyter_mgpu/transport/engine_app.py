@@ -38,6 +38,7 @@ class EngineKernel(IPythonParallelKernel):
     # ipykernel 7 reads `.parent_thread` for each cell with `await`; ipyparallel's engine leaves
     # None there, so that the handler died and no reply was ever sent.
     shell_channel_thread = _NoShellChannelThread()
+    _supports_kernel_subshells = False
 
 
 class EngineApp(app.IPEngine):

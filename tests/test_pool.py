@@ -1,0 +1,410 @@
+"""The life of a pool: start, sizes, values on its engines, end."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from notebooks import is_alive, wait_until
+
+from jupyter_mgpu.errors import OwnerError, PoolClosedError, PoolStartError, SelectionError
+from jupyter_mgpu.owner import endpoint, records
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.start import current_pool, parpool, pool_named
+
+
+def processes_of(pool: Pool) -> list[int]:
+    listed = [engine.pid for engine in pool.engines] + [pool.owner.cluster.controller_pid]
+    return [pid for pid in listed if pid]
+
+
+def test_a_pool_ends_with_its_with_block_and_leaves_nothing() -> None:
+    with parpool(1, name="short") as pool:
+        future = pool.submit(time.sleep, 0.3)
+        pids, folder, record = processes_of(pool), pool.owner.plan.folder, pool.owner.record_path
+        assert record.exists()
+
+    assert future.done()
+    assert not any(map(is_alive, pids))
+    assert not folder.exists()
+    assert not record.exists()
+    pool.shutdown()
+    with pytest.raises(PoolClosedError, match="has ended"):
+        pool.submit(os.getpid)
+
+
+def test_a_pool_ends_within_five_seconds_whatever_its_engines_do() -> None:
+    pool = parpool(3, name="stuck")
+    pool.submit_task(exec, ("while 1: pass",), rank=0)
+    pool.submit_task(time.sleep, (999,), rank=1)
+    os.kill(pool.engines[2].pid, signal.SIGSTOP)
+    pids = processes_of(pool)
+    begun = time.monotonic()
+
+    pool.shutdown(wait_for_tasks=False)
+
+    assert time.monotonic() - begun < 5
+    assert not any(map(is_alive, pids))
+
+
+def test_stopping_during_a_respawn_leaves_nothing() -> None:
+    pool = parpool(1, name="respawn")
+    os.kill(pool.engines[0].pid, signal.SIGKILL)
+    wait_until(lambda: pool.engines[0].starts == 1, 10, "a new start")
+
+    pool.shutdown(wait_for_tasks=False)
+
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
+    )
+    started = [line for line in children.stdout.splitlines() if "rank" in line and "0.1" in line]
+    assert started == []
+    assert not pool.owner.plan.folder.exists()
+
+
+def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
+    folder = pool.owner.plan.folder
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(pool.owner.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(pool.owner.record_path.stat().st_mode) == 0o600
+    listeners = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=False).stdout
+    ours = [
+        line for line in listeners.splitlines() if any(f"pid={p}," in line for p in processes_of(pool))
+    ]
+    assert ours
+    assert all("127.0.0.1:" in line for line in ours)
+
+
+def test_a_stranger_on_the_socket_is_not_heard(pool: Pool) -> None:
+    import zmq
+
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.identity = b"work:9.0"
+    stranger.linger = 0
+    stranger.connect(f"ipc://{pool.owner.plan.folder}/s")
+    stranger.send_multipart([b'{"op":"done","task":"t1","status":"ok"}'])
+    stranger.send_multipart([b'{"op":"hello","token":"guess"}'])
+    stranger.send_multipart([b"\xff not json"])
+
+    assert pool.submit(os.getpid).result(5)
+    assert not stranger.poll(100)
+    stranger.close()
+    context.term()
+
+
+def test_the_owner_answers_on_its_socket(pool: Pool) -> None:
+    (record,) = [r for r in records.read_all() if r["name"] == "tests"]
+    path = record["socket"]
+
+    status = endpoint.ask(path, "status")
+    assert [engine["rank"] for engine in status["engines"]] == [0, 1]
+    future = pool.submit_task(time.sleep, (60,), name="asked")
+    wait_until(future.running)
+    (task,) = [t for t in endpoint.ask(path, "tasks") if t["name"] == "asked"]
+    endpoint.ask(path, "cancel", task=task["id"])
+    wait_until(future.cancelled)
+    assert isinstance(endpoint.ask(path, "log", rank=0), str)
+    with pytest.raises(OwnerError, match="the owner knows: cancel, interrupt"):
+        endpoint.ask(path, "dance")
+    with pytest.raises(OwnerError, match="did not answer"):
+        endpoint.ask("/nonexistent/owner.sock", "status")
+
+
+OWNER_PROGRAM = """
+import sys, tempfile
+from pathlib import Path
+from jupyter_mgpu import packing
+from jupyter_mgpu.owner.engine_record import EnginePlan
+from jupyter_mgpu.owner.owner import Owner, PoolPlan
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.rendezvous import Rendezvous
+
+plan = PoolPlan("elsewhere", (EnginePlan(0, "CPU", "cpu", {}),),
+                Path(tempfile.mkdtemp(prefix="mgpu-")), Rendezvous())
+results = []
+owner = Owner(plan, lambda header, frames: results.append((header, frames)))
+owner.start().result(60)
+owner.submit(Task("t1", "six", {"kind": "call"}, packing.pack((pow, (6, 1), {}))))
+print(owner.socket, flush=True)
+owner.wait()
+(done,) = [(h, f) for h, f in results if h["op"] == "done"]
+print(packing.unpack(done[1]), flush=True)
+"""
+
+
+def test_the_owner_runs_in_a_process_of_its_own_alike() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER_PROGRAM], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    path = process.stdout.readline().strip()
+    wait_until(lambda: endpoint.ask(path, "status")["engines"][0]["state"] == "idle")
+
+    endpoint.ask(path, "stop")
+
+    assert process.stdout.readline().strip() == "6"
+    assert process.wait(10) == 0
+
+
+def test_a_dead_pools_record_is_removed() -> None:
+    path = records.folder() / "dead.json"
+    records.write(path, {"name": "dead", "pid": 2**22 - 1, "start_time": "1", "socket": ""})
+
+    assert all(record["name"] != "dead" for record in records.read_all())
+    assert not path.exists()
+
+
+def test_asking_again_gives_the_same_pool_and_more_engines_are_added() -> None:
+    with parpool(1, name="grow") as pool:
+        pool["x"] = 7
+        before = pool.engines[0].pid
+
+        assert parpool(1, name="grow") is pool
+        assert parpool(2, name="grow") is pool
+
+        assert pool.size == 2
+        assert pool.engines[0].pid == before
+        assert pool["x"][0] == 7
+        sizes = [f.result(10) for f in [
+            pool.submit_task(lambda: int(os.environ["WORLD_SIZE"]), rank=r) for r in pool.ranks
+        ]]
+        assert sizes == [2, 2]
+        with pytest.raises(SelectionError, match="rank 1 has y"):
+            pool.scatter("y", [1, 2])
+            parpool(1, name="grow")
+        del pool["y"]
+        del pool["x"]
+        assert parpool(1, name="grow").size == 1
+
+
+def test_restart_gives_new_engines(pool: Pool) -> None:
+    before = [engine.pid for engine in pool.engines]
+
+    pool.restart([1])
+
+    wait_until(lambda: pool.engines[1].pid not in (None, before[1]), 10, "a new engine")
+    wait_until(lambda: pool.engines[1].state == "idle", 10, "a ready engine")
+    assert pool.engines[0].pid == before[0]
+    with pytest.raises(ValueError, match="Rank 5 was named"):
+        pool.restart([5])
+
+
+def test_values_live_on_the_engines(pool: Pool) -> None:
+    pool["x"] = [1, 2]
+    pool.scatter("y", ["left", "right"])
+
+    assert pool["x"][1] == [1, 2]
+    assert list(pool["y"]) == ["left", "right"]
+    assert repr(pool["x"]).splitlines()[0] == "Composite 'x'"
+    assert "rank 1" in repr(pool["y"])
+    with pytest.raises(KeyError, match="Rank 0 has no variable 'nothing'"):
+        pool["nothing"][0]
+    with pytest.raises(IndexError, match="Rank 2 was asked for"):
+        pool["x"][2]
+    with pytest.raises(ValueError, match="1 values were given"):
+        pool.scatter("z", [1])
+    del pool["x"]
+    del pool["y"]
+    with pytest.raises(KeyError):
+        pool["x"][0]
+
+
+def test_a_composite_shows_itself_while_its_engine_is_busy(pool: Pool) -> None:
+    import numpy as np
+
+    pool["grid"] = np.zeros((3, 4), "float32")
+    busy = [pool.submit_task(time.sleep, (1.0,), rank=rank) for rank in pool.ranks]
+    wait_until(lambda: all(future.running() for future in busy))
+    begun = time.monotonic()
+
+    text = repr(pool["grid"])
+
+    assert time.monotonic() - begun < 0.9
+    assert "ndarray" in text
+    assert "float32" in text
+    del pool["grid"]
+
+
+def test_an_engine_that_exits_at_its_start_fails_the_pool_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'MGPU_RANK' in os.environ:\n"
+        "    sys.stderr.write('no licence found\\n'); sys.stderr.flush(); os._exit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(PoolStartError, match=r"(?s)exited with code 7.*no licence found"):
+        parpool(1, name="broken")
+
+    with pytest.raises(Exception, match="open pools are"):
+        pool_named("broken")
+
+
+def test_an_engine_that_hangs_at_its_start_is_told_after_the_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, threading\n"
+        "if 'MGPU_RANK' in os.environ:\n"
+        "    os.write(2, b'waiting for godot\\n'); threading.Event().wait()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(PoolStartError, match=r"(?s)within 2 s.*waiting for godot"):
+        parpool(1, name="hanging", start_timeout=2)
+
+
+def test_the_environment_is_there_before_the_program_starts(pool: Pool) -> None:
+    for engine in pool.engines:
+        raw = Path(f"/proc/{engine.pid}/environ").read_bytes()
+        variables = dict(part.split(b"=", 1) for part in raw.split(b"\0") if b"=" in part)
+        assert variables[b"RANK"] == str(engine.rank).encode()
+        assert variables[b"CUDA_VISIBLE_DEVICES"] == b""
+        assert variables[b"CUDA_DEVICE_ORDER"] == b"PCI_BUS_ID"
+        assert variables[b"LOCAL_RANK"] == b"0"
+
+
+def test_engines_run_the_kernels_interpreter_paths_and_threads(pool: Pool) -> None:
+    def facts() -> tuple[str, str, list[str], str, bool]:
+        return (
+            sys.executable,
+            os.getcwd(),
+            sys.path,
+            os.environ["OMP_NUM_THREADS"],
+            hasattr(sys, "ps1"),
+        )
+
+    executable, folder, path, threads, is_interactive = pool.submit(facts).result(10)
+
+    assert os.path.samefile(executable, sys.executable)
+    assert folder == os.getcwd()
+    assert path[: len(sys.path)] == sys.path
+    assert int(threads) == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert not is_interactive
+
+
+def test_engines_follow_the_kernels_folder_and_environment(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "neighbour.py").write_text("VALUE = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLOUR_OF_THE_DAY", "green")
+
+    def look() -> tuple[int, str, str]:
+        import neighbour
+
+        return neighbour.VALUE, os.environ["COLOUR_OF_THE_DAY"], os.getcwd()
+
+    assert pool.submit_task(look, rank=0).result(10) == (1, "green", str(tmp_path))
+    (tmp_path / "neighbour.py").write_text("VALUE = 22\n")
+    assert pool.submit_task(look, rank=0).result(10)[0] == 22
+
+
+def test_ipyparallels_own_client_works_beside_ours(pool: Pool) -> None:
+    client = pool.client
+    wait_until(lambda: len(client.ids) == 2, 20, "registered engines")
+
+    pids = client[:].apply_async(os.getpid).get(timeout=10)
+    waits = client[:].execute("import asyncio\nawait asyncio.sleep(0)\nslept = 1", block=False)
+    waits.get(timeout=10)
+
+    assert sorted(pids) == sorted(engine.pid for engine in pool.engines)
+    assert client[:].pull("slept", block=False).get(timeout=10) == [1, 1]
+
+
+def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
+    victim = pool.owner.cluster.controller_pid
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: not is_alive(victim))
+
+    assert pool.submit(os.getpid).result(5)
+    os.kill(pool.engines[0].pid, signal.SIGKILL)
+    wait_until(lambda: pool.engines[0].state == "idle" and pool.engines[0].starts, 20, "an engine")
+    assert pool.submit_task(os.getpid, rank=0).result(5) == pool.engines[0].pid
+    assert pool.owner.cluster.controller_pid not in (None, victim)
+
+
+def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = parpool(1, name="lazy", idle_timeout=3)
+    pids = processes_of(pool)
+    pool.submit(time.sleep, 2).result(10)
+    assert pool.is_open
+
+    wait_until(lambda: not pool.is_open, 15, "the end of the pool")
+
+    wait_until(lambda: not any(map(is_alive, pids)))
+    said = capsys.readouterr().out
+    assert "ends in" in said
+    assert "ended because nothing used it" in said
+
+
+def test_what_is_not_built_is_refused_in_one_line() -> None:
+    for option in ({"keep": True}, {"attach": "x"}, {"cluster": "slurm"}, {"profile": "p"}):
+        with pytest.raises(SelectionError, match="is not built yet"):
+            parpool(1, **option)
+
+
+def test_sizes_that_make_no_sense_are_refused() -> None:
+    for size in (0, -1, (3, 2), "two", True):
+        with pytest.raises(SelectionError):
+            parpool(size, name="senseless")
+    with pytest.raises(SelectionError, match="no GPU can be used"):
+        parpool(1, gpus="0", name="senseless")
+
+
+def test_without_a_pool_there_is_none_and_nothing_starts() -> None:
+    code = "import jupyter_mgpu as m; print(m.current_pool())"
+
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert shown.stdout.strip() == "None"
+
+
+PLAIN_PROGRAM = """
+import json, os, sys
+from jupyter_mgpu.start import parpool
+pool = parpool(2)
+pool.submit(exec, "while 1: pass")
+print(json.dumps([e.pid for e in pool.engines] + [pool.owner.cluster.controller_pid,
+      str(pool.owner.plan.folder), str(pool.owner.record_path)]), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "exit"])
+def test_nothing_survives_the_owners_end(how: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PLAIN_PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    line = next(text for text in process.stdout if text.startswith("["))
+    *pids, folder, record = json.loads(line)
+    if how == "exit":
+        process.stdin.close()
+    else:
+        process.send_signal(getattr(signal, how))
+    process.wait(10)
+
+    wait_until(lambda: not any(map(is_alive, pids)), 10, "the end of the engines")
+    wait_until(lambda: not Path(folder).exists() and not Path(record).exists(), 10, "clean files")
+
+
+def test_the_current_pool_is_the_one_started_last(pool: Pool) -> None:
+    with parpool(1, name="newest") as newest:
+        assert current_pool() is newest
+        assert pool_named("tests") is pool
+    assert current_pool() is not newest
