@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_mgpu.output.diary import Diary
 from jupyter_mgpu.output.html import lines_to_html
-from jupyter_mgpu.output.lanes import ranks_text
+from jupyter_mgpu.output.lane import ranks_text
 from jupyter_mgpu.output.screen import Screen
 from notebooks import Cell, Notebook, notebook
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from jupyter_mgpu.output.budget import Budget
-from jupyter_mgpu.output.lanes import LanesView, make_lanes
+from jupyter_mgpu.output.lane import make_lanes
+from jupyter_mgpu.output.lanes import LanesView
 from jupyter_mgpu.output.plain_views import StreamView, TextView
 from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.output.widget_relay import SendToRank, WidgetRelay

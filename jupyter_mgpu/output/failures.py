@@ -14,7 +14,7 @@ from jupyter_mgpu import packing
 from jupyter_mgpu.errors import RemoteError
 from jupyter_mgpu.on_engine.failure import describe, own_frame
 from jupyter_mgpu.output import traceback_text
-from jupyter_mgpu.output.lanes import ranks_text
+from jupyter_mgpu.output.lane import ranks_text
 
 Failure = dict[str, Any]
 

@@ -6,10 +6,8 @@ from typing import Any
 
 from jupyter_mgpu.output import html
 from jupyter_mgpu.output.budget import Budget
-from jupyter_mgpu.output.lanes import (
+from jupyter_mgpu.output.lane import (
     BLANK,
-    UPDATE_S,
-    WELL,
     Lane,
     Slot,
     display_id_of,
@@ -17,6 +15,7 @@ from jupyter_mgpu.output.lanes import (
     new_id,
     ranks_text,
 )
+from jupyter_mgpu.output.lanes import UPDATE_S, WELL
 from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.output.screen import Screen
 
