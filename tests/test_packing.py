@@ -21,6 +21,7 @@ import pytest
 from jupyter_mgpu.errors import PackingError
 from jupyter_mgpu.packing import count_bytes, pack, pack_exception, unpack
 from jupyter_mgpu.packing.contents import content
+from jupyter_mgpu.packing.tensors import rebuild_storage
 
 CHILD = """
 import os, pickle, sys
@@ -532,6 +533,19 @@ def test_hooks_are_dropped_as_torch_drops_them() -> None:
 
     assert rebuilt.requires_grad
     assert not rebuilt._backward_hooks
+
+
+def test_bytes_of_a_cuda_storage_become_a_cpu_tensor_where_no_device_was_set() -> None:
+    torch = pytest.importorskip("torch")
+
+    storage = rebuild_storage(torch.arange(3.0).numpy().tobytes(), True)  # noqa: FBT003 - pickle's
+
+    assert storage.device.type == "cpu"
+    assert torch.tensor(storage.tolist(), dtype=torch.uint8).view(torch.float32).tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.gpu

@@ -1,7 +1,9 @@
 """The pickler: which object becomes what."""
 
+import copyreg
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -9,6 +11,18 @@ import cloudpickle
 from cloudpickle.cloudpickle import _should_pickle_by_reference
 
 from jupyter_mgpu.packing import classes, exceptions, functions, tensors
+
+_table: dict[Any, Any] = {}
+_num_registered = -1
+
+
+def _dispatch_table() -> dict[Any, Any]:
+    """Return cloudpickle's table and copyreg's as one dict, which pickle searches fastest."""
+    global _table, _num_registered
+    if len(copyreg.dispatch_table) != _num_registered:
+        _num_registered = len(copyreg.dispatch_table)
+        _table = dict(cloudpickle.Pickler.dispatch_table)
+    return _table
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyped
@@ -29,6 +43,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyp
         buffer_callback: Callable[[Any], Any] | None = None,
         compact: frozenset[int] = frozenset(),
     ) -> None:
+        self.dispatch_table = _dispatch_table()
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self.sources_sent: set[str] = set()
         self.storages = tensors.Storages(compact)
@@ -39,6 +54,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyp
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object that is no builtin container or number is taken apart."""
         kind = type(obj)
+        if kind is OrderedDict:  # a network has thousands
+            return NotImplemented
         if kind is types.FunctionType:
             return self.reduce_function(obj)
         if kind is types.CodeType:
