@@ -6,7 +6,7 @@ import pytest
 from gpu_stubs import divided_gpu, gpu, gpus, mixed_gpus
 
 DOCTOR = """
-from jupyter_mgpu.doctor import doctor
+from jupyter_mgpu.diagnosis import doctor
 report = doctor()
 result = {check.name: [check.outcome.value, check.finding, check.next_step] for check in report}
 result["text"] = repr(report)
@@ -38,7 +38,7 @@ def test_every_check_that_failed_has_a_next_step(gpu_machine):
     )
 
     told = gpu_machine(scenario).result(
-        "from jupyter_mgpu.doctor import doctor\n"
+        "from jupyter_mgpu.diagnosis import doctor\n"
         "report = doctor()\n"
         "result = [[c.name for c in report.failed], [bool(c.next_step) for c in report.failed]]"
     )
@@ -216,7 +216,7 @@ def test_errors_in_the_kernels_log_are_told(gpu_machine, tmp_path):
     log = tmp_path / "kmsg"
     log.write_text("3,1,2,-;NVRM: Xid (PCI:0000:08:00): 79, pid=7, GPU has fallen off the bus.\n")
     code = (
-        "from pathlib import Path\nfrom jupyter_mgpu.doctor import gpu_checks\n"
+        "from pathlib import Path\nfrom jupyter_mgpu.diagnosis import gpu_checks\n"
         f"gpu_checks._KERNEL_LOG = Path({str(log)!r})\n"
     )
 
@@ -277,7 +277,7 @@ def test_loopback_works_here(gpu_machine):
 
 def test_a_check_that_breaks_or_hangs_costs_only_itself(gpu_machine):
     code = (
-        "import threading\nfrom jupyter_mgpu import doctor as package\n"
+        "import threading\nfrom jupyter_mgpu import diagnosis as package\n"
         "def broken(): raise RuntimeError('surprise')\n"
         "def endless(): threading.Event().wait()\n"
         "result = [package._run('one', broken).finding, package._run('two', endless, 0.2).finding]"
@@ -300,7 +300,7 @@ def test_the_leases_are_shown_with_their_folder(gpu_machine):
 
 def test_the_report_is_a_list_with_a_text_and_a_table(gpu_machine):
     told = gpu_machine(gpus(1)).result(
-        "from jupyter_mgpu.doctor import doctor\nreport = doctor()\n"
+        "from jupyter_mgpu.diagnosis import doctor\nreport = doctor()\n"
         "result = [len(report), report[0].name, repr(report), report._repr_html_()]"
     )
 

@@ -32,7 +32,7 @@ def test_importing_the_package_touches_neither_nvml_nor_cuda(gpu_machine):
     machine = gpu_machine(gpus(1))
 
     loaded = machine.result(
-        "import sys, jupyter_mgpu, jupyter_mgpu.gpus, jupyter_mgpu.doctor, jupyter_mgpu.nvml\n"
+        "import sys, jupyter_mgpu, jupyter_mgpu.gpus, jupyter_mgpu.diagnosis, jupyter_mgpu.nvml\n"
         "maps = open('/proc/self/maps').read()\n"
         "result = ['pynvml' in sys.modules, 'torch' in sys.modules, 'libnvidia-ml' in maps]"
     )

@@ -6,7 +6,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from jupyter_mgpu.errors import MgpuError, SendingError
 from jupyter_mgpu.magics.ranges import parse_ranks
-from jupyter_mgpu.spmd import CellOptions, run_cell
+from jupyter_mgpu.blocks import CellOptions, run_cell
 from jupyter_mgpu.start import pool_named
 
 

@@ -11,6 +11,9 @@ from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.queue import Task, TaskQueue
 from jupyter_mgpu.wire import Frame, Header
 
+FREE_AFTER_S = 0.25
+"""One failing rank frees the others, after a moment in which they may fail in the same way."""
+
 Send = Callable[[EngineRecord, Header, list[Frame]], None]
 Notify = Callable[..., None]
 
@@ -208,7 +211,7 @@ class Scheduler:
         if header["status"] != "ok" and "first" not in task.info:
             task.info["first"] = header["rank"]
             if task.running_on:
-                self._free(task)  # one failing rank frees the others
+                self._call_later(FREE_AFTER_S, self._free, task)
         if not task.running_on:
             first = task.info.get("first")
             self.end(task, "finished" if first is None else "failed", first=first)

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from jupyter_mgpu.doctor.gpu_checks import checks_of_gpus
-from jupyter_mgpu.doctor.host_checks import checks_of_host
-from jupyter_mgpu.doctor.report import Check, Outcome, Report, failed
+from jupyter_mgpu.diagnosis.gpu_checks import checks_of_gpus
+from jupyter_mgpu.diagnosis.host_checks import checks_of_host
+from jupyter_mgpu.diagnosis.report import Check, Outcome, Report, failed
 from jupyter_mgpu.nvml import NvmlTroubleError, read_inventory
 
 __all__ = ["Check", "Outcome", "Report", "doctor"]

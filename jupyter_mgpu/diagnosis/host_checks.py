@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_mgpu import host
-from jupyter_mgpu.doctor.report import Check, failed, passed, skipped
+from jupyter_mgpu.diagnosis.report import Check, failed, passed, skipped
 from jupyter_mgpu.errors import LeaseError
 from jupyter_mgpu.leases import LeaseBook
 from jupyter_mgpu.nvml import Inventory
