@@ -552,6 +552,18 @@ def test_names_lost_with_an_engine_are_refused_with_the_cell_to_run_again(
     assert session.value("a", 1) == 2
 
 
+def test_a_module_imported_on_the_engines_is_imported_again_on_a_new_one(
+    session: Session,
+) -> None:
+    session.spmd("import textwrap as tw, os.path")
+    session.replace(1)
+    assert session.sender.lost_names(1) == set()
+
+    session.spmd("a = tw.dedent(' x') + os.path.sep")
+
+    assert session.value("a", 1) == "x/"
+
+
 def test_a_lost_name_that_the_kernel_has_can_be_sent(session: Session) -> None:
     session.run("x = 1")
     session.spmd("x = 2")

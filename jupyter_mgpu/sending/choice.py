@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_mgpu.errors import SendingError
 from jupyter_mgpu.packing.contents import Content, content
 from jupyter_mgpu.packing.handles import HandleTable
-from jupyter_mgpu.sending.kernel_names import KernelNames, fault_message
+from jupyter_mgpu.sending.kernel_names import KernelNames, ModuleReference, fault_message
 from jupyter_mgpu.sending.notes import format_ranks
 from jupyter_mgpu.sending.rank_state import RankState, Sent
 
@@ -83,7 +83,7 @@ class Chooser:
         counted: set[int] = set()
         for name in names:
             value, fingerprint = self._found.values[name], self._found.fingerprints[name]
-            if isinstance(value, types.ModuleType):
+            if isinstance(value, types.ModuleType | ModuleReference):
                 continue
             if isinstance(value, type | types.FunctionType):
                 sizes[name] = None

@@ -1,5 +1,6 @@
 """The kernel's names that a cell needs: those it reads, and those its functions read."""
 
+import importlib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,26 @@ class KernelNames:
     faults: dict[str, Exception] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+
+    def add_modules(self, modules: Mapping[str, str]) -> None:
+        """Add modules that cells of the engines imported, for an engine that is new."""
+        for name in self.read & modules.keys() - self.values.keys() - RESERVED:
+            self.values[name] = ModuleReference(modules[name])
+            self.fingerprints[name] = None
+
+
+class ModuleReference:
+    """Pickles as a module that the kernel itself has not imported.
+
+    Args:
+        name: The module's full name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self._name,)
 
 
 def collect(

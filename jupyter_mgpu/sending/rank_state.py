@@ -37,6 +37,8 @@ class RankState:
         bound: When the engine last bound a name of its own.
         origins: Which cell did so.
         lost: Names of its own that a replaced engine took along, and when they were bound.
+        modules: Those of its names that are modules, by their full names: they are not lost, as
+            they can be imported again.
     """
 
     sent: dict[str, Sent] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class RankState:
     bound: dict[str, int] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
 
     def ran(self, report: dict[str, Any], now: int, origin: Origin) -> None:
         """Note what a cell bound and deleted."""
@@ -52,13 +55,20 @@ class RankState:
             self.origins[name] = origin
             self.sent.pop(name, None)
             self.lost.pop(name, None)
+            self.modules.pop(name, None)
+        self.modules.update(report.get("modules", {}))
         for name in report["deleted"]:
-            for known in (self.bound, self.origins, self.sent, self.lost):
+            for known in (self.bound, self.origins, self.sent, self.lost, self.modules):
                 known.pop(name, None)
 
     def replaced(self) -> "RankState":
         """Return the state of a new, empty engine in this one's place."""
-        return RankState(origins=dict(self.origins), lost={**self.lost, **self.bound})
+        lost = {
+            name: when
+            for name, when in {**self.lost, **self.bound}.items()
+            if name not in self.modules
+        }
+        return RankState(origins=dict(self.origins), lost=lost, modules=dict(self.modules))
 
     def copy(self) -> "RankState":
         """Return a copy that later events do not change."""
@@ -68,4 +78,5 @@ class RankState:
             dict(self.bound),
             dict(self.origins),
             dict(self.lost),
+            dict(self.modules),
         )

@@ -15,6 +15,8 @@ from jupyter_mgpu.sending.pack_names import EngineCopies, PackedNames, pack_name
 from jupyter_mgpu.sending.plan import Plan, RankPlan
 from jupyter_mgpu.sending.rank_state import Origin, RankState, Sent
 
+_MAX_LINE = 60
+
 AskChanged = Callable[[Sequence[int], Sequence[str]], Mapping[int, Collection[str]]]
 
 
@@ -99,9 +101,10 @@ class Sender:
             self._ranks[rank] = self._state(rank).replaced()
 
     def names_on(self, rank: int) -> set[str]:
-        """Return the names that exist on a rank only, not in the kernel."""
+        """Return the names that cells bound on a rank, modules aside: they would be lost."""
         with self._lock:
-            return set(self._state(rank).bound)
+            state = self._state(rank)
+            return state.bound.keys() - state.modules.keys()
 
     def lost_names(self, rank: int) -> set[str]:
         """Return the names that a replaced engine took along and that were not made again."""
@@ -148,6 +151,8 @@ class Sender:
         # Not under the lock: user code runs while pickling, and ranks are asked.
         names.update(name for name in keep if any(name in s.sent for s in states.values()))
         found = collect(names, self._user_ns, self._handles, hidden=self._hidden, read_by=read_by)
+        for state in states.values():
+            found.add_modules(state.modules)
         self._check(found, states, send)
         if send_nothing:
             return Plan({rank: RankPlan({}, None) for rank in ranks}, _ran=self.cell_ran)
@@ -245,7 +250,8 @@ def _alike(
 
 
 def _first_line(source: str) -> str:
-    return next((line.strip() for line in source.splitlines() if line.strip()), "")[:60]
+    line = next((line.strip() for line in source.splitlines() if line.strip()), "")
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..."
 
 
 def _standard_transform() -> Callable[[str], str]:

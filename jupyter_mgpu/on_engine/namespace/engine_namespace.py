@@ -1,6 +1,8 @@
 """The namespace that `%%spmd` cells run in, and what is known about its names."""
 
 import pickle
+import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -120,8 +122,17 @@ class EngineNamespace:
         return {
             "rebound": sorted(rebound - RESERVED),
             "deleted": sorted(deleted - RESERVED),
+            "modules": self._modules(rebound),
             "names": self.names(),
             "received": received,
+        }
+
+    def _modules(self, names: Iterable[str]) -> dict[str, str]:
+        values = {name: self._user_ns.get(name) for name in names}
+        return {
+            name: value.__name__
+            for name, value in values.items()
+            if isinstance(value, types.ModuleType) and value.__name__ in sys.modules
         }
 
     def names(self) -> list[str]:
