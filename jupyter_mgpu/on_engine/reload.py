@@ -5,9 +5,13 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import types
 from pathlib import Path
 from typing import Any
+
+# Python itself may lie under the notebook's folder, as in a home folder.
+_STDLIB = sysconfig.get_paths()["stdlib"]
 
 _original: dict[str, str | None] = {}
 _applied = ""
@@ -146,6 +150,7 @@ class Reloader:
             _update_function(old, vars(module).get(key))
 
     def note_imports(self) -> None:
+        """Watch the modules that were imported since the last look, as their files are now."""
         # The table of modules only grows at its end: its length and last name tell of new ones.
         here = _here()
         now = (len(sys.modules), next(reversed(sys.modules), None), here)
@@ -206,7 +211,8 @@ def _file_of(module: Any) -> str | None:
 
 def _may_reload(name: str, file: str) -> bool:
     is_own = name == "__main__" or name.partition(".")[0] == __name__.partition(".")[0]
-    return not is_own and "site-packages" not in file and "dist-packages" not in file
+    is_installed = "site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB)
+    return not is_own and not is_installed
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
