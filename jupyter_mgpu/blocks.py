@@ -161,7 +161,9 @@ class Gang:
             if header["status"] != "ok"
         }
         if errors:
-            raise failures.merge(errors, end.get("first"))
+            # A death is the cause, even if another rank's broken connection was heard of first.
+            died = [rank for rank, error in errors.items() if isinstance(error, EngineDiedError)]
+            raise failures.merge(errors, died[0] if died else end.get("first"))
 
     def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:
         if header["status"] == "died":

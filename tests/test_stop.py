@@ -1,0 +1,244 @@
+"""Stop always wins: the cell ends within 2 s, and the pool is usable at once."""
+
+import os
+import signal
+import time
+
+import pytest
+from notebooks import Notebook, notebook, wait_until
+
+from jupyter_mgpu.owner import records
+
+POOL = "mgpu.current_pool()"
+PIDS = f"[e.pid for e in {POOL}.engines]"
+STATES = f"[str(e.state) for e in {POOL}.engines]"
+
+INIT = "%%spmd\nimport torch, torch.distributed as dist\ndist.init_process_group()"
+DDP = (
+    "%%spmd\n"
+    "dist.init_process_group()\n"
+    "torch.manual_seed(0)\n"
+    "ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))\n"
+    "sgd = torch.optim.SGD(ddp.parameters(), 0.01)\n"
+    "print('training', flush=True)\n"
+    "while True:\n"
+    "    sgd.zero_grad(); ddp(torch.ones(8, 256)).sum().backward(); sgd.step()"
+)
+SUM = (
+    "%%spmd\ndist.init_process_group()\nt = torch.ones(1) * (rank + 1)\ndist.all_reduce(t)\n"
+    "print('sum', t.item())"
+)
+
+
+@pytest.fixture(scope="module")
+def torch_nb():
+    """A notebook whose engines have torch."""
+    with notebook() as opened:
+        opened.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 2")
+        opened.check(INIT, timeout=120)
+        yield opened
+
+
+def stop_after(nb: Notebook, code: str, shown: str) -> tuple[float, str]:
+    """Press Stop once the cell has shown something; how long it took, and what it raised."""
+    cell = nb.submit(code)
+    nb.wait_for_output(cell, shown, 60)
+    begun = time.monotonic()
+    nb.stop()
+    nb.wait(cell, 20)
+    return time.monotonic() - begun, cell.ename
+
+
+STUCK = {
+    "a loop": "while True: pass",
+    "sleep": "import time; time.sleep(99)",
+    "a lock": "import threading\nlock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "a subprocess": "import subprocess; subprocess.run(['sleep', '99'])",
+    "an await": "import asyncio; await asyncio.sleep(99)",
+    "a loop in an async cell": "import asyncio\nawait asyncio.sleep(0)\nwhile True: pass",
+    "an event": "import threading; threading.Event().wait()",
+}
+
+
+@pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
+def test_stop_ends_a_cell_and_frees_its_ranks(nb: Notebook, stuck: str) -> None:
+    before = nb.value(PIDS)
+
+    seconds, ename = stop_after(nb, f"%%spmd\nprint('in it', flush=True)\n{stuck}", "[1] in it")
+
+    assert ename == "KeyboardInterrupt"
+    assert seconds < 2.5
+    begun = time.monotonic()
+    nb.check("%%spmd\n1 + 1", timeout=5)
+    assert time.monotonic() - begun < 2.5
+    assert nb.value(PIDS) == before
+
+
+def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
+    first = nb.submit("%%spmd\nprint('in it', flush=True)\nimport time; time.sleep(99)")
+    second = nb.submit("print('never')")
+    nb.wait_for_output(first, "[1] in it")
+    nb.stop()
+
+    assert nb.wait(first).ename == "KeyboardInterrupt"
+    reply = nb.client.get_shell_msg(timeout=10)
+    assert reply["parent_header"]["msg_id"] == second.msg_id
+    assert reply["content"]["status"] == "aborted"
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "sum(range(10**12))",
+        "while True:\n    try:\n        import time; time.sleep(99)\n"
+        "    except KeyboardInterrupt: pass",
+    ],
+    ids=["a C loop", "a swallowed interrupt"],
+)
+def test_an_engine_that_does_not_stop_is_replaced_and_its_names_told(
+    nb: Notebook, stuck: str
+) -> None:
+    nb.check("%%spmd\nprecious = 1")
+    before = nb.value(PIDS)
+    code = (
+        "%%spmd\nfrom jupyter_mgpu import report\nif rank == 0:\n"
+        "    print('in it', flush=True); import time; time.sleep(0.1)\n    "
+        + stuck.replace("\n", "\n    ")
+    )
+
+    seconds, ename = stop_after(nb, code, "[0] in it")
+
+    assert (ename, seconds < 2.5) == ("KeyboardInterrupt", True)
+    assert "stopping" in nb.value(STATES)
+    wait_until(lambda: nb.value(PIDS)[0] not in (before[0], None), 10, "a new engine")
+    assert nb.value(PIDS)[1] == before[1]
+    refused = nb.run("%%spmd\nprecious", timeout=20)
+    assert "precious" in refused.evalue
+    assert "rank 0" in refused.evalue
+    nb.check("%%spmd\nprecious = 2", timeout=10)
+
+
+def test_a_second_stop_replaces_at_once(nb: Notebook) -> None:
+    before = nb.value(PIDS)
+    cell = nb.submit(
+        "%%spmd\nimport time\nprint('in it', flush=True)\nif rank == 0:\n"
+        "    while True:\n        try: time.sleep(99)\n        except KeyboardInterrupt: pass"
+    )
+    nb.wait_for_output(cell, "[0] in it")
+    begun = time.monotonic()
+    nb.stop()
+    nb.wait_for_output(cell, "stopping", 5)
+    nb.stop()
+    nb.wait(cell, 5)
+
+    wait_until(lambda: nb.value(PIDS)[0] not in (before[0], None), 5, "a new engine")
+    assert time.monotonic() - begun < 5
+
+
+BLOCKED = {
+    "a lone all_reduce": "if rank == 0: dist.all_reduce(torch.ones(4))\nelse: time.sleep(99)",
+    "a lone barrier": "if rank == 1: dist.barrier()\nelse: time.sleep(99)",
+    "receive on both": "dist.recv(torch.zeros(1), 1 - rank)",
+    "a store": "if rank == 0: dist.distributed_c10d._get_default_store().wait(['never'])\n"
+    "else: time.sleep(99)",
+}
+
+
+@pytest.mark.parametrize("blocked", BLOCKED.values(), ids=BLOCKED)
+def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) -> None:
+    before = torch_nb.value(PIDS)
+    code = (
+        "%%spmd\nimport time\ndist.init_process_group()\nprint('in it', flush=True)\n" + blocked
+    )
+
+    seconds, ename = stop_after(torch_nb, code, "[1] in it")
+
+    assert (ename, seconds < 2.5) == ("KeyboardInterrupt", True)
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert torch_nb.value(PIDS) == before
+
+
+def test_twenty_stops_of_a_ddp_loop_leave_everything_as_it_was(torch_nb: Notebook) -> None:
+    stop_after(torch_nb, DDP, "[1] training")
+    torch_nb.check(SUM, timeout=20)
+    before = torch_nb.value(PIDS)
+    facts = (
+        "%%spmd\nimport gc, os, threading, psutil\ngc.collect()\n"
+        "size = (len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')),\n"
+        "        psutil.Process().memory_info().rss >> 20)"
+    )
+    torch_nb.check(facts)
+    first = torch_nb.value(f"list({POOL}['size'])")
+
+    for number in range(20):
+        cell = torch_nb.submit(DDP)
+        torch_nb.wait_for_output(cell, "[1] training", 60)
+        time.sleep(0.013 * number)  # the moment within the loop, not a wait
+        torch_nb.stop()
+        assert torch_nb.wait(cell, 10).ename == "KeyboardInterrupt"
+
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=20).text
+    assert torch_nb.value(PIDS) == before
+    torch_nb.check(facts)
+    for (fds, threads, rss), (fds_0, threads_0, rss_0) in zip(
+        torch_nb.value(f"list({POOL}['size'])"), first, strict=True
+    ):
+        assert fds <= fds_0 + 8
+        assert threads <= threads_0 + 4
+        assert rss <= rss_0 + 60
+
+
+def test_a_failing_rank_frees_the_others_from_a_barrier(torch_nb: Notebook) -> None:
+    before = torch_nb.value(PIDS)
+    torch_nb.check("%%spmd\nkept = rank + 7")
+    begun = time.monotonic()
+
+    cell = torch_nb.run(
+        "%%spmd\ndist.init_process_group()\nif rank == 0:\n    1 / 0\ndist.barrier()", timeout=20
+    )
+
+    assert time.monotonic() - begun < 5
+    assert cell.ename == "ZeroDivisionError"
+    assert "rank 1 (CPU): aborted in dist.barrier()" in cell.traceback
+    assert torch_nb.value(PIDS) == before
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert torch_nb.value(f"list({POOL}['kept'])") == [7, 8]
+
+
+def test_a_wrapped_net_of_an_aborted_group_says_so(torch_nb: Notebook) -> None:
+    stop_after(torch_nb, DDP, "[1] training")
+
+    cell = torch_nb.run("%%spmd\nddp(torch.ones(1, 256))", timeout=15)
+
+    assert not cell.ok
+    assert "process group" in cell.evalue.lower()
+
+
+def test_a_killed_rank_frees_the_others_and_the_next_cell_runs(torch_nb: Notebook) -> None:
+    cell = torch_nb.submit(DDP)
+    torch_nb.wait_for_output(cell, "[1] training", 60)
+    os.kill(_engine_pids(torch_nb)[1], signal.SIGKILL)
+    torch_nb.wait(cell, 15)
+
+    assert cell.ename == "EngineDiedError"
+    assert "rank 1" in cell.evalue
+    torch_nb.check(INIT, timeout=60)
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+
+
+def _engine_pids(nb: Notebook) -> dict[int, int]:
+    (record,) = [r for r in records.read_all() if r["pid"] == nb.pid]
+    return {engine["rank"]: engine["pid"] for engine in record["engines"]}
+
+
+def test_stop_during_an_import_does_not_poison_the_engine() -> None:
+    with notebook() as nb:
+        nb.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 1")
+        before = nb.value(PIDS)
+        cell = nb.submit("%%spmd\nprint('in it', flush=True)\nimport torch\nimport torch._dynamo")
+        nb.wait_for_output(cell, "in it")
+        nb.stop()
+        nb.wait(cell, 30)
+
+        nb.check("%%spmd\nimport torch\nimport torch._dynamo\nprint(torch.ones(1))", timeout=60)
+        assert nb.value(PIDS) == before
