@@ -69,6 +69,7 @@ class Rendezvous:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._store: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._last_words = ""
         self._started_at = 0.0
         self._num_quick_ends = 0
         self._closed = False
@@ -110,12 +111,10 @@ class Rendezvous:
             target=self._wait_for_store, args=(self._store, self._loop), daemon=True
         ).start()
 
+    @property
     def last_words(self) -> str:
-        """The end of what the store process wrote, to explain why it ended."""
-        if self._log is None or self._log.closed:
-            return ""
-        text = os.pread(self._log.fileno(), 100_000, 0)
-        return text[-2000:].decode(errors="replace")
+        """The end of what a store process wrote before it ended, to explain why it did."""
+        return self._last_words
 
     def close(self) -> None:
         """End the store and free the port. Call it in the loop's thread."""
@@ -192,6 +191,12 @@ class Rendezvous:
         if self._closed or self._loop is None:
             return
         self._store = None
+        if self._log is not None:
+            self._last_words = os.pread(self._log.fileno(), 100_000, 0)[-2000:].decode(
+                "utf-8", "replace"
+            )
+            self._log.close()
+            self._log = None
         # A store that cannot start must not be started in a busy loop: the connection that
         # asked for it still waits in the backlog.
         is_quick = self._loop.time() - self._started_at < QUICK_END_S

@@ -5,7 +5,10 @@ thread and answers a control thread, as an engine does.
 """
 
 import asyncio
+import atexit
 import contextlib
+import functools
+import io
 import json
 import os
 import queue
@@ -30,10 +33,12 @@ TIMEOUT_S = 30.0
 class PlainEngine:
     """One child process, seen from the parent."""
 
-    def __init__(self, environment: dict[str, str], rank: int) -> None:
+    def __init__(
+        self, environment: dict[str, str], rank: int, command: tuple[str, ...] = ()
+    ) -> None:
         self.rank = rank
         self.process = subprocess.Popen(
-            [sys.executable, __file__],
+            [*command, sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", **environment},
@@ -73,13 +78,13 @@ class PlainEngine:
 class PlainPool:
     """Some engines and the rendezvous between them."""
 
-    def __init__(self, size: int = 2, **environment: str) -> None:
+    def __init__(self, size: int = 2, *, command: tuple[str, ...] = ()) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.rendezvous = Rendezvous()
         self.loop.call_soon_threadsafe(self.rendezvous.watch, self.loop)
         self.generation = 0
-        self._environment = environment
+        self._command = command
         self.engines = [self._start(rank, size) for rank in range(size)]
 
     def run(self, source: str | dict[int, str], ranks: tuple[int, ...] | None = None) -> None:
@@ -131,6 +136,18 @@ class PlainPool:
             self.generation += 1
         return [replies[engine.rank] for engine in engines]
 
+    def free(self, rank: int) -> None:
+        """What the owner does for a rank whose peers have failed: abort it once it is still."""
+        engine = self.engines[rank]
+        before = engine.control("state")
+        while True:
+            threading.Event().wait(STILL_S)
+            after = engine.control("state")
+            if process_group.is_still(before, after):
+                engine.control("abort")
+                return
+            before = after
+
     def replace(self, rank: int) -> None:
         """Start a new engine on a rank whose process has ended."""
         self.engines[rank] = self._start(rank, len(self.engines))
@@ -155,18 +172,27 @@ class PlainPool:
         self.rendezvous.close()
 
     def _start(self, rank: int, size: int) -> PlainEngine:
-        own = self.rendezvous.environment(rank, size, self.generation)
-        return PlainEngine({**own, **self._environment}, rank)
+        environment = self.rendezvous.environment(rank, size, self.generation)
+        return PlainEngine(environment, rank, self._command)
 
 
 @contextlib.contextmanager
-def plain_pool(size: int = 2, **environment: str) -> Iterator[PlainPool]:
+def plain_pool(size: int = 2, *, command: tuple[str, ...] = ()) -> Iterator[PlainPool]:
     """A pool of plain processes that is gone afterwards."""
-    pool = PlainPool(size, **environment)
+    pool = PlainPool(size, command=command)
     try:
         yield pool
     finally:
         pool.close()
+
+
+@functools.cache
+def shared_pool() -> PlainPool:
+    """The two engines that the tests share: importing torch takes seconds."""
+    pool = PlainPool()
+    atexit.register(pool.close)
+    pool.values("from jupyter_mgpu.on_engine import imports; imports.prewarm(freeze=True)")
+    return pool
 
 
 class Child:
@@ -191,6 +217,7 @@ class Child:
 
     def _run(self, cell: dict[str, Any]) -> None:
         reply: dict[str, Any] = {"status": "ok", "kind": None}
+        printed = io.StringIO()
         try:
             os.environ.update(cell["environment"])
             process_group.begin(cell["generation"], cell["members"])
@@ -198,7 +225,8 @@ class Child:
             code = compile(cell["source"], "<cell>", "exec")
             self._is_armed = True
             try:
-                exec(code, self._namespace)
+                with contextlib.redirect_stdout(printed):
+                    exec(code, self._namespace)
             finally:
                 self._is_armed = False
             process_group.check()
@@ -207,6 +235,7 @@ class Child:
             reply.update(status="error", ename=type(error).__name__, evalue=str(error), text=text)
             reply["kind"] = process_group.failure_kind(error)
         reply.update(health=process_group.health(), out=self._namespace["out"])
+        reply["printed"] = printed.getvalue()
         self._reply(op="done", **reply)
         if reply["status"] == "error":
             process_group.after_interrupt()

@@ -4,7 +4,7 @@
   be used, uses a part of the pool's store of its own, and tells NCCL the device.
 * destroy_process_group: also ends a group that may not be used, and forgives a second call.
 * _new_process_group_helper and TCPStore: the sockets that they open are remembered.
-* _create_c10d_store: the pool's address is served by the pool's store, any other one by rank 0.
+* _create_c10d_store: where the ranks of a cell meet on this host, they meet in the pool's store.
 * DistributedDataParallel and FullyShardedDataParallel: live objects are remembered.
 """
 
@@ -110,12 +110,9 @@ def _wrap_create_store(rendezvous: ModuleType, groups: EngineGroups) -> Callable
     @functools.wraps(original)
     def create_store(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs).arguments
-        asked = f"{bound['hostname']}:{bound['port']}"
-        pool = os.environ.get("MGPU_STORE", "")
-        from_environment = ":".join(os.environ.get(f"MASTER_{key}", "") for key in ("ADDR", "PORT"))
-        if pool and asked in (pool, from_environment):
-            return _pool_store(rendezvous, groups, pool, bound)
-        # An address of the user's own: nobody but rank 0 can host it.
+        if _is_between_our_ranks(bound):
+            return _pool_store(rendezvous, groups, bound)
+        # Somebody from outside the pool is to join: nobody but rank 0 can host it.
         agent = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
         try:
             return original(*args, **kwargs)
@@ -126,13 +123,19 @@ def _wrap_create_store(rendezvous: ModuleType, groups: EngineGroups) -> Callable
     return create_store
 
 
-def _pool_store(
-    rendezvous: ModuleType, groups: EngineGroups, pool: str, asked: dict[str, Any]
-) -> Any:
-    """Connect to the pool's store, whatever MASTER_PORT a cell has set: tutorials fix one."""
+def _is_between_our_ranks(asked: dict[str, Any]) -> bool:
+    """Say whether exactly this cell's ranks meet, wherever a tutorial's fixed port points to."""
+    host = str(asked["hostname"])
+    is_here = host in ("localhost", "::1", os.environ.get("MASTER_ADDR")) or host.startswith("127.")
+    is_all = str(asked["world_size"]) == os.environ.get("WORLD_SIZE")
+    return is_here and is_all and bool(os.environ.get("MGPU_STORE"))
+
+
+def _pool_store(rendezvous: ModuleType, groups: EngineGroups, asked: dict[str, Any]) -> Any:
+    """Connect to the pool's store, which no other pool's fixed port can collide with."""
     from torch.distributed import PrefixStore
 
-    host, _, port = pool.rpartition(":")
+    host, _, port = os.environ["MGPU_STORE"].rpartition(":")
     store = _interruptible(
         lambda: rendezvous.TCPStore(
             host_name=host,
@@ -215,6 +218,7 @@ def _wrap_destroy(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
         if is_default:
             groups.retire("was destroyed")
             groups.last_end = ""
+            groups.graveyard.clear()  # now: a store that rank 0 hosts must be gone when we return
 
     return destroy_process_group
 
