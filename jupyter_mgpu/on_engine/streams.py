@@ -26,7 +26,11 @@ from jupyter_mgpu.on_engine.display import DisplayHooks, forbid_input
 Emit = Callable[[dict[str, Any], list[Any]], None]
 
 POLL_S = 0.015
+QUIET_POLL_S = 0.05
+QUIET_AFTER_S = 1.0
 IDLE_POLL_S = 0.25
+"""How often the log is looked at: while text comes, in a silent task, without a task. What Python
+code writes needs no poll."""
 READ_BYTES = 2**20
 _TASK = "_mgpu_task"
 
@@ -50,6 +54,8 @@ class TaskOutput:
         self._lock = threading.RLock()
         self._send_lock = threading.RLock()
         self._wake = threading.Event()
+        self._is_resting = False
+        self._active_at = time.monotonic()
         self._is_child = False
         self._is_closed = False
         self._write_fd = self._read_fd = -1
@@ -130,7 +136,8 @@ class TaskOutput:
         with self._lock:
             self._catch_up()  # what came before belongs to nobody
             self._current = task
-        self._wake.set()
+            self._active_at = time.monotonic()
+        self._nudge()
 
     def end(self, task: str) -> None:
         """End a task: all its output has been handed to `emit` when this returns."""
@@ -169,8 +176,7 @@ class TaskOutput:
                 self._originals[name](text)
             else:
                 self._add_text(task, name, text)
-        if self._current is None:
-            self._wake.set()  # a late line of a task that has ended: the thread sleeps longer
+        self._nudge()
         return len(text)
 
     def _log(self, text: str) -> None:
@@ -205,8 +211,7 @@ class TaskOutput:
             self._catch_up()
             message = {"task": task, "rank": self._rank, **header}
             self._backlog(task).add_message(message, frames)
-        if self._current is None:
-            self._wake.set()
+        self._nudge()
 
     # --- reading back what C code and child processes wrote ----------------------------
 
@@ -238,14 +243,28 @@ class TaskOutput:
 
     def _run(self) -> None:
         while not self._is_closed:
-            is_active = self._current is not None or bool(self._backlogs)
-            self._wake.wait(POLL_S if is_active else IDLE_POLL_S)
-            if self._wake.is_set():
+            # Said before looking: who writes after the look sees it, and wakes us.
+            self._is_resting = True
+            pause_s = self._pause_s()
+            self._is_resting = pause_s > POLL_S
+            if self._wake.wait(pause_s):
                 self._wake.clear()
-                time.sleep(POLL_S)  # late lines wake us one by one
+            self._is_resting = False
             # A connection that is gone must not end the thread: another may come.
             with contextlib.suppress(Exception):
                 self._pump(everything=False)
+
+    def _nudge(self) -> None:
+        if self._is_resting:
+            self._is_resting = False  # once is enough: a flood must not pay for it
+            self._wake.set()
+
+    def _pause_s(self) -> float:
+        if any(list(self._backlogs.values())):
+            return POLL_S
+        if time.monotonic() - self._active_at < QUIET_AFTER_S:
+            return POLL_S  # also between short tasks: waking a thread for each would cost more
+        return IDLE_POLL_S if self._current is None else QUIET_POLL_S
 
     def _pump(self, *, everything: bool) -> None:
         with self._send_lock:
@@ -257,6 +276,8 @@ class TaskOutput:
                     for backlog in self._backlogs.values()
                     for message in backlog.take(now, everything=everything)
                 ]
+                if messages:
+                    self._active_at = now
                 for task in [t for t, b in self._backlogs.items() if not b]:
                     if task != self._current:
                         del self._backlogs[task]
