@@ -27,6 +27,7 @@ from jupyter_mgpu.errors import (
     TaskTimeoutError,
 )
 from jupyter_mgpu.futures import TaskFuture, wait
+from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
@@ -55,11 +56,16 @@ class Pool:
     Args:
         plan: What to start.
         namespace: The kernel's user namespace, from which cells take names.
+        hidden: Names in it that are the shell's own, with its values.
         say: Called with each sentence that the user should read, such as a loss of names.
     """
 
     def __init__(
-        self, plan: PoolPlan, namespace: dict[str, Any], say: Callable[[str], None]
+        self,
+        plan: PoolPlan,
+        namespace: dict[str, Any],
+        say: Callable[[str], None],
+        hidden: Mapping[str, Any] | None = None,
     ) -> None:
         self._plan = plan
         self._say = say
@@ -73,9 +79,9 @@ class Pool:
         self._died: dict[int, str] = {}
         self._ended: str | None = None
         self._ended_rows: deque[dict[str, Any]] = deque(maxlen=ENDED_ROWS)
-        self._at_end: list[Callable[[], None]] = []
         self.request: Any = None  # what it was asked for, to compare with a later request
-        self.sender = Sender(namespace)
+        self.claims: dict[int, Claim] = {}  # the GPUs of each rank, kept from other pools
+        self.sender = Sender(namespace, hidden=hidden)
         self.follow = Follow()
         self._activity = Activity(lambda: bool(self._futures or self._gangs))
         self.owner = Owner(plan, lambda header, frames: self._events.put((header, frames)))
@@ -192,7 +198,8 @@ class Pool:
         """
         self._check_open()
         _check_choices(timeout, retries)
-        frames = packing.pack((fn, tuple(args), dict(kwargs or {})), copy=True)
+        call = (fn, tuple(args), dict(kwargs or {}))
+        frames = packing.pack(call, copy=True, labels=("function", "args", "kwargs"))
         created = datetime.now(UTC)
         task_id = f"t{next(self._numbers)}"
         future = TaskFuture(task_id, name or self._name_for(fn), self, created)
@@ -407,7 +414,12 @@ class Pool:
         Raises:
             PoolStartError: If one does not come up; the pool is as it was then.
         """
-        self.owner.grow(plans).result()
+        growth = self.owner.grow(plans)
+        try:
+            growth.result()
+        except BaseException:
+            growth.cancel()  # a Stop: the engines that are on their way end again
+            raise
 
     def shrink(self, size: int) -> None:
         """End the engines of the last ranks.
@@ -415,24 +427,33 @@ class Pool:
         Raises:
             SelectionError: If tasks or variables would be lost; it names them.
         """
-        losses = []
-        for rank in self.ranks[size:]:
-            task = self.owner.engines[rank].task
-            names = sorted(self.sender.names_on(rank))
-            if task is not None:
-                losses.append(f"rank {rank} runs {task.name!r}")
-            if names:
-                losses.append(f"rank {rank} has {', '.join(names[:8])}")
+        leaving = self.ranks[size:]
+        losses = self.losses(leaving)
         if losses:
             raise SelectionError(
                 f"A pool of {size} was asked for, but that would lose what is there: "
                 f"{'; '.join(losses)}. Add --restart to lose it."
             )
         self.owner.shrink(size).result()
+        self._drop_claims(leaving)
 
-    def at_end(self, action: Callable[[], None]) -> None:
-        """Do something when the pool has ended, such as giving its GPUs back."""
-        self._at_end.append(action)
+    def losses(self, ranks: Iterable[int]) -> list[str]:
+        """Say what would be lost with the engines of some ranks: tasks and variables."""
+        losses = []
+        for rank in ranks:
+            task = self.owner.engines[rank].task
+            names = sorted(self.sender.names_on(rank))
+            if task is not None:
+                losses.append(f"rank {rank} runs {task.name!r}")
+            if names:
+                losses.append(f"rank {rank} has {', '.join(names[:8])}")
+        return losses
+
+    def _drop_claims(self, ranks: Iterable[int]) -> None:
+        """Give the GPUs of some ranks back; they are free when their engines have ended."""
+        for rank in ranks:
+            if rank in self.claims:
+                self.claims.pop(rank).drop()
 
     def shutdown(self, *, wait_for_tasks: bool = True) -> None:
         """End the pool; harmless when it has ended before.
@@ -467,8 +488,7 @@ class Pool:
             self._ended = reason
         self._activity.close()
         self._events.put(None)
-        for action in self._at_end:
-            action()
+        self._drop_claims(list(self.claims))
         _unregister(self)
 
     def __repr__(self) -> str:

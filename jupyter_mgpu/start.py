@@ -1,24 +1,22 @@
 """Starts pools, and makes an open pool larger or smaller when it is asked for again."""
 
 import contextlib
-import json
 import os
-import re
-import secrets
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jupyter_mgpu import gpus as devices
 from jupyter_mgpu import cuda, host
+from jupyter_mgpu import gpus as devices
 from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Choice, Request, Slot
 from jupyter_mgpu.gpus.pinning import compare
+from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.nvml import Inventory
+from jupyter_mgpu.on_engine import warning_filters
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.engine_record import EnginePlan
 from jupyter_mgpu.owner.owner import PoolPlan
@@ -49,7 +47,7 @@ def parpool(
     gpus_per_engine: int = 1,
     name: str | None = None,
     idle_timeout: float | None = IDLE_TIMEOUT_S,
-    wait: bool | float = False,  # noqa: FBT001, FBT002 - keyword-only
+    wait: bool | float = False,
     share: bool = False,
     visible: Literal["own", "pool"] = "own",
     restart: bool = False,
@@ -109,7 +107,7 @@ def parpool(
         pool.shutdown(wait_for_tasks=False)
         pool = None
     if pool is not None:
-        return _resize(pool, request)
+        return _resize(pool, request, options, start_timeout)
     return _start(request, options, start_timeout)
 
 
@@ -159,9 +157,9 @@ def _check_request(request: Request) -> None:
 
 def _start(request: Request, options: PoolOptions, start_timeout: float) -> Pool:
     choice = _choose(request, options.wait)
-    for sentence in choice.sentences:
-        notices.say(sentence)
     try:
+        for sentence in choice.sentences:
+            notices.say(sentence)
         folder = _private_folder()
         plan = PoolPlan(
             name=request.pool,
@@ -175,10 +173,10 @@ def _start(request: Request, options: PoolOptions, start_timeout: float) -> Pool
             shares_gpu=request.per_gpu > 1,
             start_timeout_s=start_timeout,
         )
-        pool = Pool(plan, user_namespace(), notices.say)
+        pool = Pool(plan, user_namespace(), notices.say, getattr(_shell(), "user_ns_hidden", None))
         pool.request = request
         _watch_cells()
-        pool.at_end(choice.drop)
+        pool.claims.update(_claims(choice))
         return pool.start()
     except BaseException:
         choice.drop()
@@ -192,6 +190,10 @@ def _choose(request: Request, wait: bool | float) -> Choice:  # noqa: FBT001 - a
     return devices.wait_for_free(request, timeout=timeout, on_wait=notices.say)
 
 
+def _claims(choice: Choice) -> dict[int, Claim]:
+    return {slot.rank: slot.claim for slot in choice.slots if slot.claim is not None}
+
+
 def _plan_engines(choice: Choice, world_size: int) -> tuple[EnginePlan, ...]:
     threads = max(1, _usable_cores() // world_size)
     return tuple(_plan_engine(slot, threads, choice.inventory) for slot in choice.slots)
@@ -200,7 +202,7 @@ def _plan_engines(choice: Choice, world_size: int) -> tuple[EnginePlan, ...]:
 def _plan_engine(slot: Slot, threads: int, inventory: Inventory) -> EnginePlan:
     device = ", ".join(f"{device.label} ({device.name})" for device in slot.devices) or "CPU"
     environment = dict(slot.environment)
-    environment["MGPU_WARNINGS"] = json.dumps(_warning_filters())
+    environment[warning_filters.VARIABLE] = warning_filters.describe()
     if "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(threads)
     place = slot.visible.index(slot.devices[0]) if slot.devices else 0
@@ -221,6 +223,8 @@ def _prover(slot: Slot, inventory: Inventory) -> Callable[[], tuple[bool, str | 
     def prove() -> tuple[bool, str | None]:
         (answer,) = cuda.visible_uuids([{**os.environ, **slot.environment}])
         proof = compare(slot.rank, slot.visible, answer, inventory.devices)
+        if proof.warning is not None:
+            notices.say(proof.warning)
         return proof.is_proven, proof.error
 
     return prove
@@ -231,19 +235,9 @@ def _usable_cores() -> int:
     return max(1, int(min(len(os.sched_getaffinity(0)), quota)))
 
 
-def _warning_filters() -> list[list[Any]]:
-    """Describe the kernel's warning filters in plain values, for the engines."""
-    described = []
-    for action, message, category, module, line in warnings.filters:
-        patterns = [p.pattern if isinstance(p, re.Pattern) else p for p in (message, module)]
-        kind = f"{category.__module__}:{category.__qualname__}"
-        described.append([action, patterns[0], kind, patterns[1], line])
-    return described
-
-
 def _private_folder() -> Path:
     """Make the pool's folder: short enough for sockets, readable by this user only."""
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes it safe
+    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if base and len(base) < LONGEST_SOCKET_PATH and os.access(base, os.W_OK):
             return Path(tempfile.mkdtemp(prefix="mgpu-", dir=base))
     raise MgpuError("No folder for the pool's sockets was found. Set TMPDIR to a writable one.")
@@ -288,33 +282,65 @@ def user_namespace() -> dict[str, Any]:
     return sys.modules["__main__"].__dict__ if shell is None else shell.user_ns
 
 
-def _resize(pool: Pool, request: Request) -> Pool:
-    """Bring an open pool to the size that is asked for now."""
-    named = len(request.gpus.split(",")) if request.gpus else None
-    if request.gpus and request.gpus != getattr(pool.request, "gpus", None):
-        raise SelectionError(
-            f"--gpus {request.gpus} was asked for, but the pool {pool.name!r} is open on other "
-            f"devices ({', '.join(pool.device(rank) for rank in pool.ranks)}). Add --restart to "
-            "end it first; its variables and tasks are lost then."
-        )
-    wanted = request.largest or named or pool.size
-    if request.smallest <= pool.size <= wanted:
-        return pool
-    if wanted > pool.size:
-        return _grow(pool, request, wanted)
-    pool.shrink(wanted)
+def _resize(pool: Pool, request: Request, options: PoolOptions, start_timeout: float) -> Pool:
+    """Bring an open pool to the size, and to the GPUs, that are asked for now."""
+    more = _more(pool, request)
+    if more is None:
+        lost = [*pool.losses(pool.ranks), *(f"task {name!r}" for name in pool.pending())]
+        if lost:
+            open_on = ", ".join(pool.device(rank) for rank in pool.ranks)
+            raise SelectionError(
+                f"Other GPUs or options were asked for, but the pool {pool.name!r} is open on "
+                f"{open_on}, and would lose what is there: {'; '.join(lost)}. Add --restart to "
+                "lose it, or another --name to have both."
+            )
+        pool.shutdown(wait_for_tasks=False)
+        return _start(request, options, start_timeout)
+    if pool.size < more.smallest or (more.largest or 0) > pool.size:
+        return _grow(pool, more, options.wait)
+    if more.largest is not None and more.largest < pool.size:
+        pool.shrink(more.largest)
     return pool
 
 
-def _grow(pool: Pool, request: Request, wanted: int) -> Pool:
-    more = replace(request, n=wanted - pool.size, gpus=None, first_rank=pool.size)
-    choice = devices.choose(more)
+def _more(pool: Pool, request: Request) -> Request | None:
+    """Say what an open pool should become by growing or shrinking; None if that cannot be."""
+    had: Request = pool.request
+    for option, default in (("per_gpu", 1), ("gpus_per_engine", 1), ("visible", "own")):
+        asked = getattr(request, option)
+        if asked not in (default, getattr(had, option)):
+            return None
+    wish = replace(
+        request,
+        per_gpu=had.per_gpu,
+        gpus_per_engine=had.gpus_per_engine,
+        visible=had.visible,
+        first_rank=pool.size,
+    )
+    if wish.gpus is not None:
+        named = [device.uuid for device in devices.named(wish.gpus)]
+        held = list(dict.fromkeys(u for r in pool.ranks for u in pool.claims[r].gpu_uuids))
+        if held[: len(named)] != named[: len(held)]:
+            return None
+        if wish.n is None:
+            wish = replace(wish, n=wish.num_engines(len(named)))
+        wish = replace(wish, gpus=",".join(named[len(held) :]) or None)
+    if wish.visible == "pool" and (wish.largest or 0) > pool.size:
+        return None  # the engines that run would have to see the new GPUs as well
+    return wish
+
+
+def _grow(pool: Pool, more: Request, wait: bool | float) -> Pool:  # noqa: FBT001 - as parpool takes it
+    least, most = more.smallest - pool.size, (more.largest or more.smallest) - pool.size
+    choice = _choose(replace(more, n=(max(1, least), most)), wait)
     try:
-        pool.grow(_plan_engines(choice, wanted))
+        if pool.claims and not choice.has_gpus:
+            raise SelectionError(" ".join(choice.sentences))
+        for sentence in choice.sentences if choice.has_gpus else ():
+            notices.say(sentence)
+        pool.grow(_plan_engines(choice, pool.size + len(choice.slots)))
+        pool.claims.update(_claims(choice))
     except BaseException:
         choice.drop()
         raise
-    pool.at_end(choice.drop)
     return pool
-
-

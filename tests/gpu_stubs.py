@@ -230,7 +230,7 @@ def gpu_stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gpu_machine(
     gpu_stub_libraries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], GpuMachine]:

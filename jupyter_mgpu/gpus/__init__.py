@@ -1,6 +1,6 @@
 """The GPUs of this machine: see them, choose and lease some, pin engines to them, prove it."""
 
-from jupyter_mgpu.gpus.choosing import choose
+from jupyter_mgpu.gpus.choosing import choose, named
 from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
 from jupyter_mgpu.gpus.request import Request
 from jupyter_mgpu.gpus.slots import Choice, Slot
@@ -18,6 +18,7 @@ __all__ = [
     "choose",
     "gpu_count",
     "gpu_table",
+    "named",
     "prove",
     "wait_for_free",
 ]

@@ -6,7 +6,7 @@ request -> inventory, mask -> [host-wide lock: leases, readings -> devices -> cl
 from collections.abc import Sequence
 
 from jupyter_mgpu import host
-from jupyter_mgpu.devices import listed, parse_gpus, select_devices
+from jupyter_mgpu.devices import Device, listed, parse_gpus, select_devices
 from jupyter_mgpu.errors import GpuBusyError, SelectionError
 from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Mask, read_mask
 from jupyter_mgpu.gpus.request import Request
@@ -38,14 +38,15 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
     with book.choosing():
         usages = read_usages(mask.devices, book.live())
         picked = _pick(request, usages, mask, inventory)
+        sentences = _sentences(request, picked, usages, mask)
+        if not host.is_host_pid_namespace():
+            sentences.append(
+                "In a container, pools of other containers are recognised by their GPU processes "
+                f"alone, unless {book.folder} is shared with them."
+            )
+        # Last: nothing that an interrupt could hit may lie between the leases and their choice.
         slots = make_slots(request, [usage.device for usage in picked], inventory, book)
-    sentences = _sentences(request, picked, usages, mask)
-    if not host.is_host_pid_namespace():
-        sentences.append(
-            "In a container, pools of other containers are recognised by their GPU processes "
-            f"alone, unless {book.folder} is shared with them."
-        )
-    return Choice(slots, tuple(sentences), inventory)
+        return Choice(slots, tuple(sentences), inventory)
 
 
 def _check(request: Request) -> None:
@@ -93,6 +94,30 @@ def _pick(
 def _pick_named(
     request: Request, gpus: str, usages: Sequence[Usage], mask: Mask, inventory: Inventory
 ) -> list[Usage]:
+    selected = _select_named(gpus, mask, inventory)
+    by_device = {usage.device: usage for usage in usages}
+    _check_number(request, gpus, len(selected))
+    picked = [by_device[device] for device in selected]
+    busy = [usage.clause for usage in picked if usage.holders]
+    if busy and not request.share:
+        raise GpuBusyError(f"{'; '.join(busy)}. {WAYS_OUT}", holders=busy)
+    return picked
+
+
+def named(gpus: str) -> list[Device]:
+    """Return the devices that `--gpus` names, whoever uses them.
+
+    Raises:
+        SelectionError: If one of them is not there, or hidden from this notebook.
+    """
+    inventory = read_inventory()
+    mask = read_mask(inventory)
+    if not mask.devices:
+        _choose_cpus(Request(gpus=gpus), inventory, mask)
+    return _select_named(gpus, mask, inventory)
+
+
+def _select_named(gpus: str, mask: Mask, inventory: Inventory) -> list[Device]:
     requested = parse_gpus(gpus, inventory.devices)
     for gpu in inventory.unusable:
         if gpu.index in requested or gpu.uuid in requested:
@@ -100,20 +125,14 @@ def _pick_named(
                 f"GPU {gpu.index} cannot be used: {gpu.reason}. Choose from: "
                 f"{listed(mask.devices)}."
             )
-    named = select_devices(requested, inventory.devices)
-    by_device = {usage.device: usage for usage in usages}
-    for device in named:
-        if device not in by_device:
+    selected = select_devices(requested, inventory.devices)
+    for device in selected:
+        if device not in mask.devices:
             raise SelectionError(
                 f"{device.label} is hidden from this notebook: {mask.sentence} Choose from: "
                 f"{listed(mask.devices)}."
             )
-    _check_number(request, gpus, len(named))
-    picked = [by_device[device] for device in named]
-    busy = [usage.clause for usage in picked if usage.holders]
-    if busy and not request.share:
-        raise GpuBusyError(f"{'; '.join(busy)}. {WAYS_OUT}", holders=busy)
-    return picked
+    return selected
 
 
 def _check_number(request: Request, gpus: str, num_gpus: int) -> None:

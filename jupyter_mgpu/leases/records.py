@@ -63,6 +63,11 @@ class Claim:
         """The record files, for the engine's watchdog to lock."""
         return tuple(lease.path for lease in self.leases if lease.path is not None)
 
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """The GPUs that it holds."""
+        return tuple(lease.gpu_uuid for lease in self.leases)
+
     def release_own_locks(self) -> None:
         """Leave the records to the engine's watchdog. Can be called twice."""
         _release(self._descriptors, self.leases[0].pid if self.leases else os.getpid())

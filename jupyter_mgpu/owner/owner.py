@@ -301,7 +301,7 @@ class Owner:
         self._scheduler.on_new_world()
         self._save_record()
 
-    def rpc(self, rank: int, name: str, **args: Any) -> Future[Answer]:
+    def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Answer]:
         """Ask an engine something on its control channel, also while it is busy."""
         future: Future[Answer] = Future()
         self._call(self._ask, future, rank, name, args)
