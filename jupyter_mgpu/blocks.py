@@ -254,7 +254,8 @@ def spmd(
     key = f"result of {pool.next_id(name)}"
     task = _task(pool, chosen, name, timeout)
     task.header |= {"kind": "call", "keep": key}
-    task.frames = packing.pack((fn, args, kwargs), copy=True)
+    labels = ("function", "args", "kwargs")
+    task.frames = packing.pack((fn, args, kwargs), copy=True, labels=labels)
     output = _output(pool, chosen, publisher.capture())
     Gang(pool, task, output, lambda *_: None).run()
     return Composite(

@@ -25,7 +25,7 @@ from jupyter_mgpu.errors import (
 )
 from jupyter_mgpu.futures import CancelledError, cancel_all, fetch_next
 from jupyter_mgpu.on_engine.context import report, stop_requested
-from jupyter_mgpu.parfeval import parfeval, parfeval_on_all
+from jupyter_mgpu.calls import parfeval, parfeval_on_all
 from jupyter_mgpu.pool import Pool
 
 
@@ -440,7 +440,7 @@ def test_callbacks_run_in_one_thread_and_in_order(pool: Pool) -> None:
 
 def test_parfeval_uses_the_current_pool_and_runs_in_place_on_an_engine(pool: Pool) -> None:
     def outer() -> tuple[int, int]:
-        from jupyter_mgpu.parfeval import parfeval as inner
+        from jupyter_mgpu.calls import parfeval as inner
 
         return os.getpid(), inner(os.getpid).result()
 

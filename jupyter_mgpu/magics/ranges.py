@@ -1,6 +1,7 @@
-"""Reads what people type for sizes and ranks: `4`, `2:4`, `0,2-3`."""
+"""Reads what people type for sizes and ranks: `4`, `2:4`, `0,2-3`; and numbers their cells."""
 
 import re
+from typing import Any
 
 from jupyter_mgpu.errors import SelectionError
 
@@ -37,3 +38,11 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     if len(set(ranks)) != len(ranks) or not ranks:
         raise SelectionError(f"{text!r} must name at least one rank, and each rank once.")
     return tuple(ranks)
+
+
+def cell_number(shell: Any) -> int:
+    """Return the number that the running cell shows as `In [n]`.
+
+    IPython raises `execution_count` before or after a cell, depending on its version.
+    """
+    return len(shell.history_manager.input_hist_raw) - 1

@@ -5,7 +5,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class, needs_local_sco
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from jupyter_mgpu.errors import MgpuError, SendingError
-from jupyter_mgpu.magics.ranges import parse_ranks
+from jupyter_mgpu.magics.ranges import cell_number, parse_ranks
 from jupyter_mgpu.blocks import CellOptions, run_cell
 from jupyter_mgpu.start import pool_named
 
@@ -35,7 +35,7 @@ class SpmdMagic(Magics):
             sends_nothing=args.no_send,
             timeout_s=args.timeout,
             is_quiet=args.quiet,
-            count=self.shell.execution_count,
+            count=cell_number(self.shell),
         )
         try:
             pool = pool_named(args.pool)

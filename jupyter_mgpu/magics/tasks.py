@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from jupyter_mgpu import tasks
 from jupyter_mgpu.background_cell import submit_cell
 from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.magics.ranges import cell_number
 from jupyter_mgpu.start import pool_named
 
 
@@ -34,7 +35,7 @@ class TasksMagic(Magics):
                 self.shell.user_ns,
                 name=args.name,
                 transform=self.shell.transform_cell,
-                count=self.shell.execution_count,
+                count=cell_number(self.shell),
                 priority=args.priority,
                 timeout=args.timeout,
             )

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.on_engine import context, failure, guard, process_group, resident, streams
+from jupyter_mgpu.on_engine import (
+    context,
+    failure,
+    guard,
+    process_group,
+    resident,
+    streams,
+    warning_filters,
+)
 from jupyter_mgpu.on_engine.link import EngineLink
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
 from jupyter_mgpu.on_engine.namespace.summary import describe
@@ -73,6 +81,7 @@ class Engine:
         # Libraries such as Lightning refuse to run on many devices where they see a prompt.
         for prompt in ("ps1", "ps2"):
             sys.__dict__.pop(prompt, None)
+        warning_filters.apply(os.environ.get(warning_filters.VARIABLE, "[]"))
         process_group.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(
