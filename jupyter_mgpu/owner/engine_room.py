@@ -1,8 +1,11 @@
 """Starts the engines of a pool, notices their deaths, and puts new ones in their place."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import PoolStartError
@@ -12,9 +15,11 @@ from jupyter_mgpu.owner.engine_record import (
     describe_exit,
     oom_kills,
 )
-from jupyter_mgpu.transport.cluster import PoolCluster
+from jupyter_mgpu.transport.cluster import EngineProcess, PoolCluster
 
 MAX_FAILED_STARTS = 3
+
+Answer = TypeVar("Answer")
 
 Environment = Callable[[EngineRecord], dict[str, str]]
 """Makes the rendezvous variables of an engine that is about to start."""
@@ -57,6 +62,7 @@ class EngineRoom:
         self._on_failed_start = on_failed_start
         self._loop = asyncio.get_running_loop()
         self._jobs: set[asyncio.Task[None]] = set()
+        self._leaving: list[EngineProcess] = []  # killed, and not gone yet
         self._replaces = False
         self._is_closing = False
 
@@ -119,7 +125,7 @@ class EngineRoom:
     async def _prove(self, engine: EngineRecord) -> None:
         """Ask CUDA, in a child with the engine's environment, which GPUs it would get."""
         if engine.plan.prove is not None:
-            engine.proven, error = await asyncio.to_thread(engine.plan.prove)
+            engine.proven, error = await _in_thread(engine.plan.prove)
             if error is not None:
                 raise PoolStartError(error)
 
@@ -206,9 +212,14 @@ class EngineRoom:
     def _end_process(self, engine: EngineRecord) -> None:
         process, engine.process = engine.process, None
         if process is not None:
-            self._loop.remove_reader(process.pidfd)
+            self._leaving.append(process)
+            self._loop.add_reader(process.pidfd, self._on_gone, process)
             process.kill()
-            process.close()
+
+    def _on_gone(self, process: EngineProcess) -> None:
+        self._loop.remove_reader(process.pidfd)
+        self._leaving.remove(process)
+        process.close()
 
     async def close(self, timeout_s: float) -> list[int]:
         """End all engines at once, also busy and stopped ones.
@@ -220,11 +231,30 @@ class EngineRoom:
         for job in list(self._jobs):
             job.cancel()
         left = [engine.process for engine in self.engines.values() if engine.process is not None]
+        left += self._leaving
         for process in left:
             self._loop.remove_reader(process.pidfd)
             process.kill()
+        ending = list(left)
         deadline_s = self._loop.time() + timeout_s
         while left and self._loop.time() < deadline_s:
             await asyncio.sleep(0.005)
             left = [process for process in left if process.is_alive()]
+        for process in ending:
+            process.close()
         return [process.pid for process in left]
+
+
+async def _in_thread(function: Callable[[], Answer]) -> Answer:
+    """Call a function that may hang in the driver: nothing ever waits for its thread."""
+    answer: Future[Answer] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            answer.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            answer.set_exception(error)
+
+    threading.Thread(target=call, name="mgpu-proof", daemon=True).start()
+    return await asyncio.wrap_future(answer)

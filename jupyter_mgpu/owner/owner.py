@@ -84,9 +84,9 @@ class Owner:
         self.plan = plan
         self._listener = listener
         self._token = secrets.token_hex(16)
-        self._journal = Journal(plan.name)
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="mgpu-owner", daemon=True)
+        self._has_begun = threading.Event()  # from here on it can be asked to stop
         self._has_ended = threading.Event()
         self._is_closing = False
 
@@ -104,30 +104,42 @@ class Owner:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
+            shutil.rmtree(self.plan.folder, ignore_errors=True)
+            if not self._ready.done():
+                self._ready.set_exception(error)
         finally:
+            self._has_begun.set()
             self._has_ended.set()
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self._starting = asyncio.current_task()
         self._stopping = asyncio.Event()
         self._build()
+        self._has_begun.set()
         server = await endpoint.serve(self.socket, self._operations())
         try:
             await self.cluster.start_controller()
             self._save_record()
             await self._room.start(self.plan.engines)
             self._save_record()
+            self._starting = None
             self._ready.set_result(None)
             await self._tick_until_stopped()
         except BaseException as error:  # noqa: BLE001 - told to who waits for the start
-            if not self._ready.done():
+            if self._ready.done():
+                self._stop(f"its owner failed: {error!r}")
+            else:
                 self._ready.set_exception(error)
         finally:
+            self._starting = None
             server.close()
             await self._close()
 
     def _build(self) -> None:
         url = f"ipc://{self.plan.folder}/s"
+        self._journal = Journal(self.plan.name, self.loop.call_later)
         self.plan.rendezvous.watch(self.loop)
         self.cluster = PoolCluster(self.plan.folder, url, self._token)
         self._room = EngineRoom(
@@ -186,6 +198,8 @@ class Owner:
 
     def stop(self, *, reason: str = "stopped") -> None:
         """End the pool: busy engines at once. Returns before it has ended; see `wait`."""
+        if self._thread.ident is not None:
+            self._has_begun.wait()
         with contextlib.suppress(PoolClosedError):
             self._call(self._stop, reason)
 
@@ -199,6 +213,8 @@ class Owner:
             self._scheduler.cancel_all("the pool was stopped")
             self._notify({"op": "pool_ended", "reason": reason})
         self._stopping.set()
+        if self._starting is not None:
+            self._starting.cancel()
 
     async def _close(self) -> None:
         self._is_closing = True
