@@ -84,7 +84,7 @@ class Pool:
         self.sender = Sender(namespace, hidden=hidden)
         self.follow = Follow()
         self._activity = Activity(lambda: bool(self._futures or self._gangs))
-        self.owner = Owner(plan, lambda header, frames: self._events.put((header, frames)))
+        self.owner = Owner(plan, self._take)
         self._delivery = threading.Thread(target=self._deliver, name="mgpu-client", daemon=True)
         self._delivery.start()
 
@@ -495,6 +495,28 @@ class Pool:
         state = f"ended: {self._ended}" if self._ended else f"{self.size} engines"
         return f"<Pool {self.name!r}, {state}>"
 
+    # --- owner's thread ----------------------------------------------------------------
+
+    def _take(self, header: Header, frames: list[Frame]) -> None:
+        """Take an event of the owner, in its thread: no code of users may run here.
+
+        What is quick and harmless is done at once, since each switch of threads costs as much
+        as a short task; the rest is handed to the delivery thread.
+        """
+        future = self._futures.get(header.get("task", ""))
+        if future is not None and future.id not in self._displays:
+            if header["op"] == "started":
+                self._on_task_event(future, header, frames)
+                return
+            if header["op"] == "done" and header["status"] == "ok":
+                with contextlib.suppress(packing.NotPlainError):
+                    self._settle_ok(future, packing.unpack_plain(frames))
+                    return
+            if header["op"] == "ended" and future.done():
+                self._on_ended(future, header)
+                return
+        self._events.put((header, frames))
+
     # --- delivery thread ---------------------------------------------------------------
 
     def _deliver(self) -> None:
@@ -557,9 +579,7 @@ class Pool:
 
     def _settle(self, future: TaskFuture, header: Header, frames: list[Frame]) -> None:
         """Give a future the result or the exception that its engine sent."""
-        future.finished = datetime.now(UTC)
-        rank = future.rank = header["rank"]
-        future.device = self.device(rank)
+        rank = header["rank"]
         if header["status"] == "ok":
             try:
                 result = packing.unpack(frames)
@@ -567,7 +587,7 @@ class Pool:
                 error.add_note(f"The result of the task {future.name!r} came from rank {rank}.")
                 self._set(future, error=error)
             else:
-                self._set(future, result=result)
+                self._settle_ok(future, result)
         elif header["status"] == "died":
             error = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
             self._set(future, error=error)
@@ -576,6 +596,10 @@ class Pool:
                 future,
                 error=failures.rebuild(header["failure"], frames, rank, self.device(rank)),
             )
+
+    def _settle_ok(self, future: TaskFuture, result: Any) -> None:
+        future.finished = datetime.now(UTC)
+        self._set(future, result=result)
 
     def _on_ended(self, future: TaskFuture, header: Header) -> None:
         self._futures.pop(future.id, None)

@@ -65,8 +65,11 @@ class EngineLink:
         """Send a message to the owner; any thread may call it."""
         parts = encode(header, frames)
         with self._lock:
-            self._work.send_multipart(parts, copy=True)
-            is_readable = self._work.events & zmq.POLLIN
+            if len(parts) == 1:
+                self._work.send(parts[0])
+            else:
+                self._work.send_multipart(parts)  # copied: the task may go on and change them
+            is_readable = self._work.getsockopt(zmq.EVENTS) & zmq.POLLIN
         if is_readable:
             # zmq's descriptor tells of new messages once: sending may have used that up.
             self._loop.call_soon_threadsafe(self._drain)
@@ -74,10 +77,9 @@ class EngineLink:
     def _drain(self) -> None:
         while True:
             with self._lock:
-                try:
-                    parts = self._work.recv_multipart(zmq.NOBLOCK, copy=False)
-                except zmq.Again:
+                if not self._work.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                     return
+                parts = self._work.recv_multipart(copy=False)
             self._on_work(*decode([part.buffer for part in parts]))
 
     def _serve_control(self, on_control: Handler) -> None:

@@ -88,7 +88,6 @@ class Runner:
             is_stopped = task.id in self._stopped_early
         self._received = False
         self._output.begin(task.id)
-        self._context.emit({"op": "started", "task": task.id}, [])
         is_cell = header["kind"] == "cell"
         try:
             if is_stopped:

@@ -9,7 +9,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ SEGMENTS_PER_POOL = 4
 RESULT_BYTES = 16 * 2**20
 """A larger result is not kept; its record says so."""
 METRICS_PER_TASK = 10_000
+FLUSH_S = 0.05
+PENDING_BYTES = 2**20
 KEEP_DAYS = 14
 
 _PREFIX = struct.Struct("<4sIQ")
@@ -34,10 +36,9 @@ _MAGIC = b"MGT1"
 class _Seen:
     """What was seen of a running task."""
 
-    diary: Diary = field(default_factory=Diary)
+    diary: Diary | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     progress: float | None = None
-    rank: int | None = None
     frames: list[Frame] = field(default_factory=list)
     reply: Header = field(default_factory=dict)
 
@@ -56,24 +57,29 @@ class Journal:
 
     Args:
         pool_name: Becomes part of the file names.
+        call_later: Calls a function after some seconds, in the owner's loop.
     """
 
-    def __init__(self, pool_name: str) -> None:
+    def __init__(self, pool_name: str, call_later: Callable[..., Any]) -> None:
         self._pool = pool_name
+        self._call_later = call_later
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
         self._stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{safe}"
         self._segments: list[Path] = []
         self._descriptor = -1
         self._size = 0
-        self._is_pruned = self._is_broken = False
+        self._pending: list[Frame] = []
+        self._pending_size = 0
+        self._trouble: str | None = None
+        self._is_told = self._is_scheduled = self._is_pruned = False
 
     def observe(self, task: Task, header: Header) -> None:
         """Take note of what a running task prints and reports."""
-        if header["op"] not in ("started", "output", "report", "progress"):
+        if header["op"] not in ("output", "report", "progress"):
             return
         seen = self._seen(task)
-        seen.rank = header.get("rank", seen.rank)
         if header["op"] == "output":
+            seen.diary = seen.diary or Diary()
             seen.diary.write(header["text"], header.get("dropped", 0))
         elif header["op"] == "report" and len(seen.metrics) < METRICS_PER_TASK:
             seen.metrics.append({"step": header["step"], **header["metrics"]})
@@ -93,13 +99,14 @@ class Journal:
         Returns:
             Why it could not be written, None if it was.
         """
-        if not task.header.get("recorded") or self._is_broken:
-            return None
-        try:
-            self._write(task, header)
-        except OSError as error:
-            self._is_broken = True
-            return f"Ended tasks are not written to disk any more: {error}."
+        if task.header.get("recorded") and not self._trouble:
+            try:
+                self._write(task, header)
+            except OSError as error:
+                self._trouble = f"Ended tasks are not written to disk any more: {error}."
+        if self._trouble and not self._is_told:
+            self._is_told = True
+            return self._trouble
         return None
 
     def _write(self, task: Task, header: Header) -> None:
@@ -113,7 +120,7 @@ class Journal:
             "message": header.get("message") or seen.reply.get("message"),
             "failure": seen.reply.get("failure"),
             "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "diary": str(seen.diary),
+            "diary": str(seen.diary or ""),
             "metrics": seen.metrics,
             "frames": sizes,
             "has_result": bool(sizes),
@@ -127,7 +134,7 @@ class Journal:
             "id": task.id,
             "name": task.name,
             "state": task.state,
-            "rank": seen.rank,
+            "rank": task.info.get("rank"),
             "created": task.info.get("created"),
             "started": task.info.get("started"),
             "progress": seen.progress,
@@ -135,17 +142,32 @@ class Journal:
         }
 
     def _seen(self, task: Task) -> _Seen:
-        return task.info.setdefault("seen", _Seen())  # type: ignore[no-any-return]
+        seen = task.info.get("seen")
+        if seen is None:
+            seen = task.info["seen"] = _Seen()
+        return seen  # type: ignore[no-any-return]
 
     def _append(self, record: bytes, frames: list[Frame], size: int) -> None:
         if self._descriptor < 0 or self._size > SEGMENT_BYTES:
             self._next_segment()
-        prefix = _PREFIX.pack(_MAGIC, len(record), size)
-        parts = [prefix, record, *frames]
-        self._size += os.writev(self._descriptor, parts) if len(parts) < 1000 else self._join(parts)
+        self._pending += [_PREFIX.pack(_MAGIC, len(record), size), record, *frames]
+        self._pending_size += len(record) + size
+        self._size += len(record) + size
+        if self._pending_size > PENDING_BYTES:
+            self.flush()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_later(FLUSH_S, self.flush)
 
-    def _join(self, parts: list[Frame]) -> int:
-        return os.write(self._descriptor, b"".join(parts))
+    def flush(self) -> None:
+        """Write what was recorded since the last time: one write for many short tasks."""
+        self._is_scheduled = False
+        parts, self._pending, self._pending_size = self._pending, [], 0
+        if parts and self._descriptor >= 0:
+            try:
+                os.write(self._descriptor, b"".join(parts))
+            except OSError as error:
+                self._trouble = f"Ended tasks are not written to disk any more: {error}."
 
     def _next_segment(self) -> None:
         self.close()
@@ -161,7 +183,8 @@ class Journal:
             self._segments.pop(0).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the current segment."""
+        """Write what is pending, and close the current segment."""
+        self.flush()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -90,6 +90,7 @@ class Scheduler:
         task.state = "running"
         task.started_s = time.monotonic()
         task.running_on = set(ranks)
+        task.info["rank"] = ranks[0]
         task.info["started"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         header = {
             **task.header,
@@ -104,6 +105,7 @@ class Scheduler:
             engine.take(task)
             frames = task.frames[rank] if isinstance(task.frames, dict) else task.frames
             self._send(engine, header, frames)
+            self._notify({"op": "started", "task": task.id, "rank": rank})
         if not task.retries:
             task.frames = []  # packed arguments must not live as long as the task
         task.header = header
@@ -212,10 +214,10 @@ class Scheduler:
             task.info["first"] = header["rank"]
             if task.running_on:
                 self._call_later(FREE_AFTER_S, self._free, task)
+        self.schedule()
         if not task.running_on:
             first = task.info.get("first")
             self.end(task, "finished" if first is None else "failed", first=first)
-        self.schedule()
 
     def on_death(self, engine: EngineRecord, message: str, code: int | None) -> None:
         """Take note that an engine ended: what it ran fails, or is tried again elsewhere."""

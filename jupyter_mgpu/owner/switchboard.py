@@ -73,9 +73,14 @@ class Switchboard:
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
         identity = f"{channel}:{engine.name}".encode()
+        parts = encode(header, frames)
         with contextlib.suppress(zmq.ZMQError):  # it is gone: its death is noticed elsewhere
-            self._router.send_multipart([identity, *encode(header, frames)], copy=False)
-        if self._router.events & zmq.POLLIN:
+            self._router.send(identity, zmq.SNDMORE)
+            if len(parts) == 1:
+                self._router.send(parts[0])
+            else:
+                self._router.send_multipart(parts, copy=False)
+        if self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             # zmq's descriptor tells of new messages once: sending may have used that up.
             self._loop.call_soon(self._receive)
 
@@ -106,11 +111,8 @@ class Switchboard:
         self._context.term()
 
     def _receive(self) -> None:
-        while not self._router.closed:
-            try:
-                parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
+        while not self._router.closed and self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            parts = self._router.recv_multipart(copy=False)
             name = parts[0].bytes.decode(errors="replace")
             try:
                 header, frames = decode([part.buffer for part in parts[1:]])

@@ -10,7 +10,17 @@ Both ends are this package. It imports torch only where an object needs it.
 """
 
 from jupyter_mgpu.packing.frames import Frame, count_bytes, pack, unpack
+from jupyter_mgpu.packing.plain import NotPlainError, unpack_plain
 from jupyter_mgpu.packing.raised import pack_exception
 from jupyter_mgpu.packing.tensors import set_device
 
-__all__ = ["Frame", "count_bytes", "pack", "pack_exception", "set_device", "unpack"]
+__all__ = [
+    "Frame",
+    "NotPlainError",
+    "count_bytes",
+    "pack",
+    "pack_exception",
+    "set_device",
+    "unpack",
+    "unpack_plain",
+]
