@@ -5,9 +5,9 @@ from typing import Any
 
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine.cells import run_background_cell
+from jupyter_mgpu.on_engine.namespace.names import analyse
 from jupyter_mgpu.output.status_line import follow
 from jupyter_mgpu.pool import Pool
-from jupyter_mgpu.on_engine.namespace.names import analyse
 
 
 def submit_cell(

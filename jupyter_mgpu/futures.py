@@ -146,7 +146,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
 
         def wake(_: Any) -> None:
             # Not asyncio.wrap_future: that would cancel the task with the one who waits for it.
-            loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
+            loop.call_soon_threadsafe(_set_once, waiter)
 
         self.add_done_callback(wake)
         yield from waiter
@@ -162,6 +162,11 @@ class TaskFuture(concurrent.futures.Future[Any]):
         last = self.metrics[-1] if self.metrics else {}
         values = ", ".join(f"{key}={value:.4g}" for key, value in last.items() if value is not None)
         return f"<TaskFuture {self.name!r} {self.state}{where}{': ' + values if values else ''}>"
+
+
+def _set_once(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def fetch_next(futures: Iterable[TaskFuture], timeout: float | None = None) -> TaskFuture | None:
@@ -188,7 +193,8 @@ def fetch_next(futures: Iterable[TaskFuture], timeout: float | None = None) -> T
     done, _ = wait(unread, timeout, return_when=concurrent.futures.FIRST_COMPLETED)
     if not done:
         return None
-    first = min(done, key=lambda future: future._completion)  # noqa: SLF001 - same module
+    ended = [future for future in unread if future in done]
+    first = min(ended, key=lambda future: future._completion)  # noqa: SLF001 - same module
     first._is_read = True  # noqa: SLF001 - same module
     return first
 
@@ -222,5 +228,3 @@ def run_callback(callback: Callable[[], None]) -> None:
 def _run_callbacks() -> None:
     while True:
         _callbacks.get()()
-
-

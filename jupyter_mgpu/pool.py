@@ -40,6 +40,7 @@ from jupyter_mgpu.wire import Frame, Header
 OWN_PRIORITY = 1 << 30
 SUMMARY_S = 1.0
 ENDED_ROWS = 200
+LEASE_END_S = 1.0
 
 GangListener = Callable[[Header, list[Frame]], bool]
 """Takes an event of a gang; True when that was the last one."""
@@ -141,7 +142,7 @@ class Pool:
 
     @property
     def client(self) -> Any:
-        """ipyparallel's own client of this pool, for `%%px` and its views."""
+        """The pool as ipyparallel's own client, for `%%px` and its views."""
         import asyncio
 
         self._check_open()
@@ -450,10 +451,10 @@ class Pool:
         return losses
 
     def _drop_claims(self, ranks: Iterable[int]) -> None:
-        """Give the GPUs of some ranks back; they are free when their engines have ended."""
+        """Give the GPUs of some ranks back, whose engines are about to end."""
         for rank in ranks:
             if rank in self.claims:
-                self.claims.pop(rank).drop()
+                self.claims.pop(rank).drop(LEASE_END_S)
 
     def shutdown(self, *, wait_for_tasks: bool = True) -> None:
         """End the pool; harmless when it has ended before.
@@ -589,8 +590,8 @@ class Pool:
             else:
                 self._settle_ok(future, result)
         elif header["status"] == "died":
-            error = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
-            self._set(future, error=error)
+            died = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+            self._set(future, error=died)
         else:
             self._set(
                 future,
@@ -623,9 +624,7 @@ class Pool:
             self._set(future, error=MgpuError(message))
 
     @staticmethod
-    def _set(
-        future: TaskFuture, *, result: Any = None, error: BaseException | None = None
-    ) -> None:
+    def _set(future: TaskFuture, *, result: Any = None, error: BaseException | None = None) -> None:
         with contextlib.suppress(Exception):  # cancelled in this very moment
             if error is not None:
                 future.set_exception(error)

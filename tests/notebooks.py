@@ -138,7 +138,9 @@ class Notebook:
         begun = time.monotonic()
         while text not in cell.text:
             if time.monotonic() - begun > timeout:
-                raise TimeoutError(f"{text!r} was not shown within {timeout} s: {cell.text[-2000:]}")
+                raise TimeoutError(
+                    f"{text!r} was not shown within {timeout} s: {cell.text[-2000:]}"
+                )
             with contextlib.suppress(queue.Empty):
                 message = self.client.get_iopub_msg(timeout=0.05)
                 if message["parent_header"].get("msg_id") == cell.msg_id:
@@ -158,7 +160,9 @@ class Notebook:
 
 
 @contextlib.contextmanager
-def notebook(environment: dict[str, str] | None = None, cwd: str | None = None) -> Iterator[Notebook]:
+def notebook(
+    environment: dict[str, str] | None = None, cwd: str | None = None
+) -> Iterator[Notebook]:
     """A kernel for the length of a with-block."""
     opened = Notebook(environment, cwd)
     try:

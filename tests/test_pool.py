@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from notebooks import is_alive, wait_until
 
 from jupyter_mgpu.errors import OwnerError, PoolClosedError, PoolStartError, SelectionError
 from jupyter_mgpu.owner import endpoint, records
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import current_pool, parpool, pool_named
+from notebooks import is_alive, wait_until
 
 
 def processes_of(pool: Pool) -> list[int]:
@@ -60,7 +60,10 @@ def test_stopping_during_a_respawn_leaves_nothing() -> None:
     pool.shutdown(wait_for_tasks=False)
 
     children = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
+        ["ps", "--ppid", str(os.getpid()), "-o", "args="],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     started = [line for line in children.stdout.splitlines() if "rank" in line and "0.1" in line]
     assert started == []
@@ -75,7 +78,9 @@ def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
     assert stat.S_IMODE(pool.owner.record_path.stat().st_mode) == 0o600
     listeners = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=False).stdout
     ours = [
-        line for line in listeners.splitlines() if any(f"pid={p}," in line for p in processes_of(pool))
+        line
+        for line in listeners.splitlines()
+        if any(f"pid={p}," in line for p in processes_of(pool))
     ]
     assert ours
     assert all("127.0.0.1:" in line for line in ours)
@@ -172,12 +177,15 @@ def test_asking_again_gives_the_same_pool_and_more_engines_are_added() -> None:
         assert pool.size == 2
         assert pool.engines[0].pid == before
         assert pool["x"][0] == 7
-        sizes = [f.result(10) for f in [
-            pool.submit_task(lambda: int(os.environ["WORLD_SIZE"]), rank=r) for r in pool.ranks
-        ]]
+        sizes = [
+            f.result(10)
+            for f in [
+                pool.submit_task(lambda: int(os.environ["WORLD_SIZE"]), rank=r) for r in pool.ranks
+            ]
+        ]
         assert sizes == [2, 2]
+        pool.scatter("y", [1, 2])
         with pytest.raises(SelectionError, match="rank 1 has y"):
-            pool.scatter("y", [1, 2])
             parpool(1, name="grow")
         del pool["y"]
         del pool["x"]

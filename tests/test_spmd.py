@@ -1,6 +1,7 @@
 """`%%spmd` in a real notebook: sending, results, errors, output."""
 
 import pytest
+
 from notebooks import Notebook
 
 
@@ -87,9 +88,7 @@ def test_instances_made_on_the_engines_are_of_the_notebooks_class(nb: Notebook) 
 
 def test_a_network_and_its_optimizer_stay_together(nb: Notebook) -> None:
     nb.check(
-        "import torch\n"
-        "net = torch.nn.Linear(2, 1)\n"
-        "before = net.weight.detach().clone()",
+        "import torch\nnet = torch.nn.Linear(2, 1)\nbefore = net.weight.detach().clone()",
         timeout=120,
     )
     nb.check("%%spmd\nout = net(torch.ones(1, 2))", timeout=120)
@@ -200,10 +199,7 @@ def test_figures_and_rich_output_arrive_with_their_rank(nb: Notebook) -> None:
 
 def test_output_of_c_code_and_children_is_shown(nb: Notebook) -> None:
     cell = nb.check(
-        "%%spmd\n"
-        "import os\n"
-        "os.write(1, b'from the descriptor\\n')\n"
-        "os.system('echo from a child')"
+        "%%spmd\nimport os\nos.write(1, b'from the descriptor\\n')\nos.system('echo from a child')"
     )
 
     assert "[0] from the descriptor" in cell.text

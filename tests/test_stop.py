@@ -5,9 +5,9 @@ import signal
 import time
 
 import pytest
-from notebooks import Notebook, notebook, wait_until
 
 from jupyter_mgpu.owner import records
+from notebooks import Notebook, notebook, wait_until
 
 POOL = "mgpu.current_pool()"
 PIDS = f"[e.pid for e in {POOL}.engines]"
@@ -90,8 +90,7 @@ def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
     "stuck",
     [
         "sum(range(10**12))",
-        "while True:\n    try:\n        import time; time.sleep(99)\n"
-        "    except KeyboardInterrupt: pass",
+        "while True:\n    try: time.sleep(99)\n    except KeyboardInterrupt: pass",
     ],
     ids=["a C loop", "a swallowed interrupt"],
 )
@@ -147,9 +146,7 @@ BLOCKED = {
 @pytest.mark.parametrize("blocked", BLOCKED.values(), ids=BLOCKED)
 def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) -> None:
     before = torch_nb.value(PIDS)
-    code = (
-        "%%spmd\nimport time\ndist.init_process_group()\nprint('in it', flush=True)\n" + blocked
-    )
+    code = "%%spmd\nimport time\ndist.init_process_group()\nprint('in it', flush=True)\n" + blocked
 
     seconds, ename = stop_after(torch_nb, code, "[1] in it")
 

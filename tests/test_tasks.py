@@ -13,9 +13,9 @@ import urllib.error
 from collections.abc import Callable
 
 import pytest
-from notebooks import wait_until
 
 from jupyter_mgpu import tasks
+from jupyter_mgpu.calls import parfeval, parfeval_on_all
 from jupyter_mgpu.errors import (
     EngineDiedError,
     MgpuError,
@@ -25,8 +25,8 @@ from jupyter_mgpu.errors import (
 )
 from jupyter_mgpu.futures import CancelledError, cancel_all, fetch_next
 from jupyter_mgpu.on_engine.context import report, stop_requested
-from jupyter_mgpu.calls import parfeval, parfeval_on_all
 from jupyter_mgpu.pool import Pool
+from notebooks import wait_until
 
 
 def identity(value):
@@ -107,7 +107,7 @@ class BreaksOnArrival:
 def _arrive(home: int):
     if os.getpid() != home:
         raise RuntimeError("cannot be rebuilt here")
-    return None
+    return
 
 
 def test_whatever_cannot_be_pickled_fails_within_two_seconds(pool: Pool) -> None:
@@ -215,7 +215,7 @@ def test_a_time_out_ends_the_task_at_that_time(pool: Pool) -> None:
     begun = time.monotonic()
     future = pool.submit_task(time.sleep, (60,), timeout=0.5)
 
-    with pytest.raises(TaskTimeoutError, match="longer than its time-out of 0.5 s"):
+    with pytest.raises(TaskTimeoutError, match=r"longer than its time-out of 0\.5 s"):
         future.result(10)
 
     assert time.monotonic() - begun < 3

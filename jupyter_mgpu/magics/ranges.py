@@ -1,6 +1,7 @@
 """Reads what people type for sizes and ranks: `4`, `2:4`, `0,2-3`; and numbers their cells."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from jupyter_mgpu.errors import SelectionError
@@ -38,6 +39,11 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     if len(set(ranks)) != len(ranks) or not ranks:
         raise SelectionError(f"{text!r} must name at least one rank, and each rank once.")
     return tuple(ranks)
+
+
+def transform_of(shell: Any) -> Callable[[str], str]:
+    """Return what turns magics into Python in this shell."""
+    return shell.transform_cell  # type: ignore[no-any-return]
 
 
 def cell_number(shell: Any) -> int:

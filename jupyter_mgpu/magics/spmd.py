@@ -4,9 +4,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class, needs_local_scope
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from jupyter_mgpu.blocks import CellOptions, run_cell
 from jupyter_mgpu.errors import MgpuError, SendingError
 from jupyter_mgpu.magics.ranges import cell_number, parse_ranks
-from jupyter_mgpu.blocks import CellOptions, run_cell
 from jupyter_mgpu.start import pool_named
 
 

@@ -9,8 +9,8 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from jupyter_mgpu import tasks
 from jupyter_mgpu.background_cell import submit_cell
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.magics.ranges import cell_number
-from jupyter_mgpu.start import pool_named
+from jupyter_mgpu.magics.ranges import cell_number, transform_of
+from jupyter_mgpu.start import pool_named, user_namespace
 
 
 @magics_class
@@ -32,9 +32,9 @@ class TasksMagic(Magics):
             future = submit_cell(
                 pool_named(args.pool),
                 cell,
-                self.shell.user_ns,
+                user_namespace(),
                 name=args.name,
-                transform=self.shell.transform_cell,
+                transform=transform_of(self.shell),
                 count=cell_number(self.shell),
                 priority=args.priority,
                 timeout=args.timeout,
@@ -43,7 +43,7 @@ class TasksMagic(Magics):
             raise UsageError(str(error)) from error
         if args.name is None:
             return future
-        self.shell.user_ns[args.name] = future
+        user_namespace()[args.name] = future
         return None
 
     @line_magic

@@ -6,6 +6,7 @@ locks of this engine's GPU leases, so that a lease ends after its engine and not
 Standard library only: the watchdog's memory is what was imported by then.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -100,17 +101,13 @@ def _watch(owner: int, mine: int, me: int) -> None:
     poller.register(mine, select.POLLIN)
     ended = {descriptor for descriptor, _ in poller.poll()}
     if mine not in ended:
-        try:
+        with contextlib.suppress(OSError):
             signal.pidfd_send_signal(mine, signal.SIGTERM)
-        except OSError:
-            pass
         poller.unregister(owner)
         poller.poll(GRACE_MS)
-    try:
+    with contextlib.suppress(OSError):
         # The engine is a session leader: this takes DataLoader workers and the like along.
         os.killpg(me, signal.SIGKILL)
-    except OSError:
-        pass
     if owner in ended:
         for path in filter(None, os.environ.get("MGPU_CLEANUP", "").split(os.pathsep)):
             _remove(path)
@@ -118,15 +115,13 @@ def _watch(owner: int, mine: int, me: int) -> None:
 
 def _remove(path: str) -> None:
     """Remove a file or a folder tree, as far as it is still there."""
-    try:
+    with contextlib.suppress(OSError):
         if Path(path).is_dir():
             for entry in os.scandir(path):
                 _remove(entry.path)
             Path(path).rmdir()
         else:
             Path(path).unlink()
-    except OSError:
-        pass
 
 
 def exit_with_owner() -> None:

@@ -35,7 +35,7 @@ class EngineLink:
         self._work = self._connect(url, f"work:{name}")
         self._control = self._connect(url, f"control:{name}")
         self._control.rcvtimeo = -1
-        self._on_work: Handler = lambda header, frames: None
+        self._on_work: Handler = _ignore
 
     def _connect(self, url: str, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -57,7 +57,7 @@ class EngineLink:
         threading.Thread(
             target=self._serve_control, args=(on_control,), name="mgpu-control", daemon=True
         ).start()
-        self._loop.add_reader(self._work.fd, self._drain)
+        self._loop.add_reader(self._work.fileno(), self._drain)
         self.emit({"op": "hello", "token": self._token, **hello}, [])
         self._drain()
 
@@ -69,7 +69,7 @@ class EngineLink:
                 self._work.send(parts[0])
             else:
                 self._work.send_multipart(parts)  # copied: the task may go on and change them
-            is_readable = self._work.getsockopt(zmq.EVENTS) & zmq.POLLIN
+            is_readable = int(self._work.getsockopt(zmq.EVENTS)) & zmq.POLLIN
         if is_readable:
             # zmq's descriptor tells of new messages once: sending may have used that up.
             self._loop.call_soon_threadsafe(self._drain)
@@ -77,7 +77,7 @@ class EngineLink:
     def _drain(self) -> None:
         while True:
             with self._lock:
-                if not self._work.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                if not int(self._work.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return
                 parts = self._work.recv_multipart(copy=False)
             self._on_work(*decode([part.buffer for part in parts]))
@@ -91,3 +91,7 @@ class EngineLink:
     def reply(self, header: Header, frames: list[Any]) -> None:
         """Answer on the control connection; only the control thread may call it."""
         self._control.send_multipart(encode(header, frames))
+
+
+def _ignore(_header: Header, _frames: list[Frame]) -> None:
+    """Drop what comes before the engine is there."""

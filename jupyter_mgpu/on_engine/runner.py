@@ -55,7 +55,7 @@ class Runner:
         self._loop = loop
         self._queue: deque[tuple[Header, list[Frame]]] = deque()
         self._busy = False
-        self._is_armed = False
+        self.is_armed = False  # an interrupt may raise in user code now
         self._received = False  # the running cell's names
         self._awaiting: asyncio.Task[Any] | None = None
         self._interrupt_for: str | None = None
@@ -91,7 +91,7 @@ class Runner:
         is_cell = header["kind"] == "cell"
         try:
             if is_stopped:
-                raise KeyboardInterrupt  # noqa: TRY301 - as if it had come a moment later
+                raise KeyboardInterrupt  # as if it had come a moment later
             self._prepare(header)
             if not is_cell:
                 reply = self._guarded(lambda: self._call(frames, header.get("keep")))
@@ -168,10 +168,10 @@ class Runner:
     def _guarded(self, run: Callable[[], Any]) -> Any:
         """Call user code such that an interrupt raises in it, and only in it."""
         try:
-            self._is_armed = True
+            self.is_armed = True
             return run()
         finally:
-            self._is_armed = False
+            self.is_armed = False
 
     def _finish(self, header: Header, frames: list[Frame]) -> None:
         process_group.check()
@@ -207,12 +207,12 @@ class Runner:
 
     # --- interrupts --------------------------------------------------------------------
 
-    def on_sigint(self, signum: int, frame: FrameType | None) -> None:
+    def on_sigint(self, _signum: int, frame: FrameType | None) -> None:
         """Handle SIGINT: raise in the user's code, or not at all."""
         task = self._context.task
         if task is None or (self._interrupt_for is not None and self._interrupt_for != task.id):
             return  # meant for a task that has ended
-        if not self._is_armed:
+        if not self.is_armed:
             if self._awaiting is not None:
                 self._delivered.set()
                 self._loop.call_soon_threadsafe(self._awaiting.cancel)
@@ -277,11 +277,11 @@ class _Steps:
         send, value = self._coroutine.send, None
         while True:
             try:
-                self._runner._is_armed = True
+                self._runner.is_armed = True
                 try:
                     yielded = send(value)
                 finally:
-                    self._runner._is_armed = False
+                    self._runner.is_armed = False
             except StopIteration as stop:
                 return stop.value
             except KeyboardInterrupt:
@@ -291,5 +291,3 @@ class _Steps:
                 send = self._coroutine.send
             except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
                 value, send = error, self._coroutine.throw
-
-

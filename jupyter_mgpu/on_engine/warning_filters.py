@@ -14,7 +14,7 @@ def describe() -> str:
     filters = []
     for action, message, category, module, line in warnings.filters:
         patterns = [p.pattern if isinstance(p, re.Pattern) else p for p in (message, module)]
-        kind = f"{category.__module__}:{category.__qualname__}"
+        kind = f"{category.__module__}:{category.__name__}"  # type: ignore[union-attr] # one class
         filters.append([action, patterns[0], kind, patterns[1], line])
     return json.dumps(filters)
 

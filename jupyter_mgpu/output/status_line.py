@@ -19,7 +19,10 @@ class WatchedTask(Protocol):
 
     name: str
     rank: int | None
-    metrics: Sequence[dict[str, Any]]
+
+    @property
+    def metrics(self) -> Sequence[dict[str, Any]]:
+        """One dict per report."""
 
     @property
     def state(self) -> Any:

@@ -12,7 +12,10 @@ class ShownTask(Protocol):
     """What is shown of a task."""
 
     rank: int | None
-    diary: str
+
+    @property
+    def diary(self) -> str:
+        """What it has printed so far."""
 
     def done(self) -> bool:
         """Whether it has ended."""

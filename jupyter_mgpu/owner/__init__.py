@@ -1,1 +1,1 @@
-"""The owner of a pool: its queue, its engines, its records. Sees packed calls, never user objects."""
+"""The owner of a pool: its queue, engines and records. It sees packed calls, no user objects."""

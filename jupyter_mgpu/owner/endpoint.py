@@ -42,7 +42,7 @@ async def _answer(line: bytes, operations: dict[str, Operation]) -> dict[str, An
         name = request.pop("op")
         if name not in operations:
             known = ", ".join(sorted(operations))
-            raise OwnerError(f"{name!r} was asked for, but the owner knows: {known}.")  # noqa: TRY301
+            raise OwnerError(f"{name!r} was asked for, but the owner knows: {known}.")
         value = operations[name](**request)
         if isinstance(value, Awaitable):
             value = await value

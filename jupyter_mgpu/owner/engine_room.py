@@ -102,16 +102,16 @@ class EngineRoom:
             "MGPU_DEVICE": engine.plan.torch_device,
             "MGPU_LOG": str(engine.log),
         }
-        engine.process = await self._cluster.start_engine(
+        process = engine.process = await self._cluster.start_engine(
             engine.rank, engine.starts, environment, self._record
         )
-        self._loop.add_reader(engine.process.pidfd, self._on_exit, engine)
+        self._loop.add_reader(process.pidfd, self._on_exit, engine)
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await asyncio.gather(engine.hello.wait(), self._prove(engine))
         except TimeoutError:
             words = engine.last_words(self._cluster.output_of(engine.rank))
-            pid = engine.process.pid if engine.process else "gone"
+            pid = process.pid
             raise PoolStartError(
                 f"The engine of rank {engine.rank} did not start within "
                 f"{self._start_timeout_s:g} s (process {pid}). Its last lines: {words or 'none'}"
@@ -156,10 +156,8 @@ class EngineRoom:
             return engine.doom
         what = f" while it ran {engine.task.name!r}" if engine.task is not None else ""
         what = " while it started" if was_starting else what
-        parts = [
-            f"The engine of rank {engine.rank} ({engine.plan.device}, process {pid}) "
-            f"{describe_exit(code)}{what}."
-        ]
+        who = f"The engine of rank {engine.rank} ({engine.plan.device}, process {pid})"
+        parts = [f"{who} {describe_exit(code)}{what}."]
         if engine.rss_bytes is not None and not was_starting:
             parts.append(f"Its memory was {engine.rss_bytes / 2**20:,.0f} MiB at the last look.")
         kills = oom_kills()

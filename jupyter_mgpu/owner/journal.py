@@ -145,7 +145,7 @@ class Journal:
         seen = task.info.get("seen")
         if seen is None:
             seen = task.info["seen"] = _Seen()
-        return seen  # type: ignore[no-any-return]
+        return seen
 
     def _append(self, record: bytes, frames: list[Frame], size: int) -> None:
         if self._descriptor < 0 or self._size > SEGMENT_BYTES:

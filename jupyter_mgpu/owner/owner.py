@@ -428,4 +428,3 @@ class Owner:
             "stop": lambda: self._stop("stopped from outside"),
             "log": lambda rank, size=65536: read_tail(self.engines[rank].log, size),
         }
-

@@ -57,7 +57,7 @@ class Switchboard:
         self._router.sndhwm = self._router.rcvhwm = 0
         self._router.linger = 0
         self._router.bind(url)
-        loop.add_reader(self._router.fd, self._receive)
+        loop.add_reader(self._router.fileno(), self._receive)
 
     def send_work(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:
         """Send to an engine's main thread."""
@@ -80,7 +80,7 @@ class Switchboard:
                 self._router.send(parts[0])
             else:
                 self._router.send_multipart(parts, copy=False)
-        if self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             # zmq's descriptor tells of new messages once: sending may have used that up.
             self._loop.call_soon(self._receive)
 
@@ -106,12 +106,12 @@ class Switchboard:
 
     def close(self) -> None:
         """Close the socket."""
-        self._loop.remove_reader(self._router.fd)
+        self._loop.remove_reader(self._router.fileno())
         self._router.close()
         self._context.term()
 
     def _receive(self) -> None:
-        while not self._router.closed and self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             parts = self._router.recv_multipart(copy=False)
             name = parts[0].bytes.decode(errors="replace")
             try:

@@ -27,8 +27,11 @@ CONTROLLER_ARGS = [
     "--log-level=ERROR",
 ]
 
-_log = logging.Logger("jupyter_mgpu.cluster", logging.CRITICAL)
+# ipyparallel would print the engines' last log lines into the notebook at every stop.
+_log = logging.getLogger("jupyter_mgpu.cluster")
+_log.setLevel(logging.CRITICAL)
 _log.addHandler(logging.NullHandler())
+_log.propagate = False
 
 
 @dataclass(slots=True)
@@ -179,8 +182,12 @@ class PoolCluster:
             1,
             engine_set_id=name,
             environment=settings,
-            engine_cmd=[sys.executable, *_interpreter_flags(), "-m",
-                        "jupyter_mgpu.transport.engine_app"],
+            engine_cmd=[
+                sys.executable,
+                *_interpreter_flags(),
+                "-m",
+                "jupyter_mgpu.transport.engine_app",
+            ],
             engine_args=[
                 f"--IPEngine.id={rank}",
                 # The guard ends an engine whose owner died; a dead controller is no reason to.
