@@ -10,6 +10,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ from jupyter_mgpu.futures import TaskFuture, wait
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.output import failures, publisher
+from jupyter_mgpu.output.pool_status import engine_rows, status_line
+from jupyter_mgpu.output.table import text_table
 from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.owner.engine_record import EnginePlan
 from jupyter_mgpu.owner.owner import Owner, PoolPlan
@@ -40,6 +43,8 @@ from jupyter_mgpu.wire import Frame, Header
 OWN_PRIORITY = 1 << 30
 SUMMARY_S = 1.0
 ENDED_ROWS = 200
+LATE_GANGS = 32
+"""So many ended cells still get what their threads and widgets send."""
 LEASE_END_S = 1.0
 
 GangListener = Callable[[Header, list[Frame]], bool]
@@ -73,6 +78,7 @@ class Pool:
         self._events: queue.SimpleQueue[tuple[Header, list[Frame]] | None] = queue.SimpleQueue()
         self._futures: dict[str, TaskFuture] = {}
         self._gangs: dict[str, GangListener] = {}
+        self._late: dict[str, GangListener] = {}
         self._displays: dict[str, TaskDisplay] = {}
         self._numbers = itertools.count(1)
         self._names: dict[str, int] = {}
@@ -452,9 +458,10 @@ class Pool:
 
     def _drop_claims(self, ranks: Iterable[int]) -> None:
         """Give the GPUs of some ranks back, whose engines are about to end."""
+        deadline_s = time.monotonic() + LEASE_END_S
         for rank in ranks:
             if rank in self.claims:
-                self.claims.pop(rank).drop(LEASE_END_S)
+                self.claims.pop(rank).drop(max(0.0, deadline_s - time.monotonic()))
 
     def shutdown(self, *, wait_for_tasks: bool = True) -> None:
         """End the pool; harmless when it has ended before.
@@ -493,8 +500,9 @@ class Pool:
         _unregister(self)
 
     def __repr__(self) -> str:
-        state = f"ended: {self._ended}" if self._ended else f"{self.size} engines"
-        return f"<Pool {self.name!r}, {state}>"
+        if self._ended is not None:
+            return f"<Pool {self.name!r}, ended: {self._ended}>"
+        return f"{status_line(self.status())}\n{text_table(engine_rows(self.status()))}"
 
     # --- owner's thread ----------------------------------------------------------------
 
@@ -551,7 +559,11 @@ class Pool:
             self._say(f"Processes {header['pids']} could not be ended: they hang in the driver.")
         elif task_id in self._gangs:
             if self._gangs[task_id](header, frames):
-                self._gangs.pop(task_id, None)
+                self._late[task_id] = self._gangs.pop(task_id)
+                while len(self._late) > LATE_GANGS:
+                    self._late.pop(next(iter(self._late)))
+        elif task_id in self._late:  # a thread that the cell left behind, or a widget of it
+            self._late[task_id](header, frames)
         elif task_id in self._futures:
             self._on_task_event(self._futures[task_id], header, frames)
 

@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import json
 import os
+import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Self
 from jupyter_mgpu.leases import locks
 
 _LARGEST_RECORD_BYTES = 64 * 1024
+_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +74,31 @@ class Claim:
         """Leave the records to the engine's watchdog. Can be called twice."""
         _release(self._descriptors, self.leases[0].pid if self.leases else os.getpid())
 
-    def drop(self) -> None:
-        """Give the GPUs back. Records of an engine that still lives stay until it ends."""
+    def drop(self, patience_s: float = 0.0) -> None:
+        """Give the GPUs back. Records of an engine that still lives stay until it ends.
+
+        Args:
+            patience_s: How long to wait for the end of an engine that is about to end.
+        """
         self.release_own_locks()
-        for path in self.paths:
-            with contextlib.suppress(OSError):
-                locks.remove_if_dead(path)
+        deadline_s = time.monotonic() + patience_s
+        left = self.paths
+        while left := tuple(path for path in left if not _is_removed(path)):
+            if time.monotonic() >= deadline_s:
+                return
+            time.sleep(_POLL_S)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.drop()
+
+
+def _is_removed(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return locks.remove_if_dead(path)
+    return True
 
 
 def _release(descriptors: list[int], pid: int) -> None:
