@@ -27,7 +27,7 @@ from jupyter_mgpu.on_engine import comm, imports, process_group
 from jupyter_mgpu.rendezvous import Rendezvous
 
 STILL_S = 0.5
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class PlainEngine:
@@ -45,22 +45,33 @@ class PlainEngine:
             text=True,
         )
         self.pid = self.process.pid
+        self.is_busy = False
         self.done: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def start(self, source: str, **header: Any) -> None:
         """Start a cell."""
+        self.is_busy = True
         self._send(op="run", source=source, **header)
 
     def result(self, timeout: float = TIMEOUT_S) -> dict[str, Any]:
         """Wait for the reply to the cell."""
-        return self.done.get(timeout=timeout)
+        try:
+            reply = self.done.get(timeout=timeout)
+        except queue.Empty:
+            state = self.control("state")
+            raise AssertionError(f"rank {self.rank} has not ended its cell: {state}") from None
+        self.is_busy = False
+        return reply
 
     def control(self, op: str) -> dict[str, Any]:
         """Ask the control thread: `state`, `interrupt` or `abort`."""
         self._send(op=op)
-        return self._answers.get(timeout=TIMEOUT_S)
+        try:
+            return self._answers.get(timeout=TIMEOUT_S)
+        except queue.Empty:
+            raise AssertionError(f"rank {self.rank} (pid {self.pid}) does not answer") from None
 
     def _send(self, **message: Any) -> None:
         assert self.process.stdin is not None
@@ -167,6 +178,7 @@ class PlainPool:
                 with contextlib.suppress(queue.Empty):
                     left = max(0.0, deadline - time.monotonic())
                     replies[engine.rank] = engine.done.get(timeout=left)
+                    engine.is_busy = False
 
     async def _close(self) -> None:
         self.rendezvous.close()
@@ -186,9 +198,19 @@ def plain_pool(size: int = 2, *, command: tuple[str, ...] = ()) -> Iterator[Plai
         pool.close()
 
 
-@functools.cache
 def shared_pool() -> PlainPool:
     """The two engines that the tests share: importing torch takes seconds."""
+    pool = _start_shared_pool()
+    for engine in pool.engines:
+        if engine.is_busy:  # a test failed and left its cell running
+            engine.process.kill()
+            pool.replace(engine.rank)
+            pool.generation += 1
+    return pool
+
+
+@functools.cache
+def _start_shared_pool() -> PlainPool:
     pool = PlainPool()
     atexit.register(pool.close)
     pool.values("from jupyter_mgpu.on_engine import imports; imports.prewarm(freeze=True)")

@@ -14,6 +14,7 @@ Nothing here imports torch; where the user's code has not, every function is a c
 
 import contextlib
 import gc
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -137,7 +138,9 @@ def health() -> dict[str, Any]:
     Returns:
         `usable`: False if the owner must raise the generation on all ranks. `reason`: why.
         `used`: whether the cell used a group. `sequence`: how many operations the groups have
-        seen; where ranks of a failed cell differ in it, raise the generation as well.
+        seen. Where ranks differ in it after a cell that failed on one of them, raise the
+        generation as well; after others it says nothing, since a rank may be in more subgroups
+        or sends than another.
     """
     used = _groups.was_used()
     _board.end_cell()
@@ -197,7 +200,8 @@ def demand_gang(operation: str) -> None:
     """Refuse an operation of several ranks where there are none.
 
     Raises:
-        CollectiveError: In the kernel, and in a task of one engine alone.
+        CollectiveError: In the kernel, in a task of one engine alone, and in a cell that runs on
+            some of the ranks only.
     """
     if not _installed:
         raise CollectiveError(
@@ -208,6 +212,11 @@ def demand_gang(operation: str) -> None:
         raise CollectiveError(
             f"{operation} needs all ranks, but this task runs on one engine alone. "
             "Put the call into a %%spmd cell."
+        )
+    if 0 < len(_groups.members) < int(os.environ.get("WORLD_SIZE", "1")):
+        raise CollectiveError(
+            f"{operation} needs all ranks, but this cell runs on {_groups.describe_members()} "
+            "only. Run it without --ranks."
         )
 
 

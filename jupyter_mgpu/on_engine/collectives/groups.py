@@ -83,6 +83,11 @@ class EngineGroups:
         self.start_sequence = self.sequence()
         self.was_made_now = False
 
+    def describe_members(self) -> str:
+        """Name the ranks of the running cell, as in "ranks 0, 2"."""
+        word = "rank" if len(self.members) == 1 else "ranks"
+        return f"{word} {', '.join(map(str, self.members))}"
+
     def next_prefix(self) -> str:
         """Name the part of the store that the next default group uses, equal on all ranks."""
         return "/".join(

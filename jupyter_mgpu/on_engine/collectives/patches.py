@@ -135,6 +135,11 @@ def _pool_store(rendezvous: ModuleType, groups: EngineGroups, asked: dict[str, A
     """Connect to the pool's store, which no other pool's fixed port can collide with."""
     from torch.distributed import PrefixStore
 
+    if 0 < len(groups.members) < int(asked["world_size"]):
+        raise CollectiveError(
+            f"init_process_group() waits for {asked['world_size']} ranks, but this cell runs on "
+            f"{groups.describe_members()} only. Run it on all ranks, or pass rank= and world_size=."
+        )
     host, _, port = os.environ["MGPU_STORE"].rpartition(":")
     store = _interruptible(
         lambda: rendezvous.TCPStore(
