@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from plain_engines import plain_pool, shared_pool
 
-from jupyter_mgpu.rendezvous import Rendezvous
+from jupyter_mgpu.rendezvous import Rendezvous, Visible
 
 INIT = """
 import torch, torch.distributed as dist
@@ -76,6 +76,21 @@ def test_with_all_gpus_visible_the_local_rank_is_the_rank() -> None:
 
     assert (variables["LOCAL_RANK"], variables["LOCAL_WORLD_SIZE"]) == ("1", "2")
     assert (variables["GROUP_RANK"], variables["GROUP_WORLD_SIZE"]) == ("0", "1")
+    rendezvous.close()
+
+
+@pytest.mark.parametrize(("visible", "num_gpus"), [("own", 1), ("pool", 2)])
+def test_a_script_for_torchrun_finds_its_gpu(visible: Visible, num_gpus: int) -> None:
+    rendezvous = Rendezvous()
+    gpus = list(range(num_gpus))  # what this rank sees: its own one, or all of the pool
+
+    for rank in (0, 1):
+        variables = rendezvous.environment(rank, 2, 0, visible=visible)
+
+        assert int(variables["LOCAL_RANK"]) in gpus  # torch.cuda.set_device would raise
+        assert int(variables["LOCAL_RANK"]) < int(variables["LOCAL_WORLD_SIZE"]) == num_gpus
+        num_nodes = int(variables["GROUP_WORLD_SIZE"])
+        assert num_nodes * int(variables["LOCAL_WORLD_SIZE"]) == int(variables["WORLD_SIZE"])
     rendezvous.close()
 
 

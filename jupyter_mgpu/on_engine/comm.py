@@ -10,23 +10,21 @@ The default process group is made at the first use. Values are never changed in 
 """
 
 import contextlib
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from jupyter_mgpu.errors import CollectiveError
 from jupyter_mgpu.on_engine import process_group
 from jupyter_mgpu.on_engine.collectives import values
+from jupyter_mgpu.on_engine.collectives.exchange import Exchange, decode, own_gpu
 from jupyter_mgpu.on_engine.collectives.groups import is_collective_failure
 from jupyter_mgpu.on_engine.collectives.places import calling_line
 
 DEFAULT_TIMEOUT_S = 300.0
-_HEADER_BYTES = 512
 _GROUP_TIMEOUT = timedelta(minutes=30)
 
 
@@ -142,7 +140,7 @@ def send(x: Any, dst: int, tag: int = 0, *, timeout: float = DEFAULT_TIMEOUT_S) 
         pickled = values.dump(x) if tensor is None else None
         header = call.header("send", tensor, pickled, x)
         call.wait(lambda dist: dist.isend(header, dst, tag=tag))
-        carried = call.load(_decode(header), tensor, pickled)
+        carried = call.load(decode(header), tensor, pickled)
         if carried.numel():
             call.wait(lambda dist: dist.isend(carried, dst, tag=tag))
 
@@ -165,7 +163,7 @@ def receive(src: int, tag: int = 0, *, timeout: float = DEFAULT_TIMEOUT_S) -> An
         call.check_peer(src, "src")
         room = call.empty_header()
         call.wait(lambda dist: dist.irecv(room, src, tag=tag))
-        header = _decode(room)
+        header = decode(room)
         carried = call.room(header)
         if carried.numel():
             call.wait(lambda dist: dist.irecv(carried, src, tag=tag))
@@ -185,135 +183,8 @@ def barrier(*, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         call.exchange("barrier", None, None, None)
 
 
-@dataclass(slots=True)
-class _Call:
-    """One operation under way on this rank."""
-
-    name: str
-    where: str
-    deadline: float
-    dist: Any
-    rank: int
-    world_size: int
-
-    def exchange(
-        self, operation: str, tensor: Any, pickled: Any, original: Any
-    ) -> list[dict[str, Any]]:
-        """Exchange headers; all ranks raise alike if they are not in the same operation."""
-        own = self.header(operation, tensor, pickled, original)
-        parts = self.gather_tensors(own)
-        headers = [_decode(part) for part in parts]
-        if any(header["operation"] != operation for header in headers):
-            _raise_mismatch(headers)
-        return headers
-
-    def demand_equal(self, forms: list[str]) -> None:
-        """Raise on all ranks if their values do not fit together."""
-        if len(set(forms)) > 1:
-            told = ", ".join(f"rank {rank} has {form}" for rank, form in enumerate(forms))
-            raise CollectiveError(
-                f"comm.{self.name} needs values that fit together, but {told} ({self.where}). "
-                "Give all ranks the same shape and dtype."
-            )
-
-    def header(self, operation: str, tensor: Any, pickled: Any, original: Any) -> Any:
-        """Say in a tensor of fixed size what comes next."""
-        torch = sys.modules["torch"]
-        header = {
-            "operation": operation,
-            "where": self.where[-120:],
-            **values.describe(tensor),
-            "bytes": 0 if pickled is None else pickled.numel(),
-            "is_array": tensor is not None and not values.is_tensor(original),
-        }
-        text = json.dumps(header).encode().ljust(_HEADER_BYTES)
-        return torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.carrier("cpu"))
-
-    def empty_header(self) -> Any:
-        """Make room for a header."""
-        torch = sys.modules["torch"]
-        return torch.empty(_HEADER_BYTES, dtype=torch.uint8, device=self.carrier("cpu"))
-
-    def room(self, header: dict[str, Any]) -> Any:
-        """Make room for what a header announces."""
-        torch = sys.modules["torch"]
-        device = self.carrier(header["device"])
-        if header["dtype"] is None:
-            return torch.empty(header["bytes"], dtype=torch.uint8, device=device)
-        return torch.empty(header["shape"], dtype=getattr(torch, header["dtype"]), device=device)
-
-    def load(self, header: dict[str, Any], tensor: Any, pickled: Any) -> Any:
-        """Put what a header announces where the group's backend can take it."""
-        return (pickled if tensor is None else tensor).to(self.carrier(header["device"]))
-
-    def opened(self, carried: Any, header: dict[str, Any]) -> Any:
-        """Turn what was carried back into a value."""
-        if header["dtype"] is None:
-            return values.unpickle(carried)
-        if header["is_array"]:
-            return carried.numpy(force=True)
-        return carried.to(_own_device()) if header["device"] != "cpu" else carried.cpu()
-
-    def carrier(self, device_type: str) -> Any:
-        """The device on which the group's backend takes tensors of this kind of device."""
-        torch = sys.modules["torch"]
-        config = str(self.dist.get_backend_config()).lower()
-        needs_gpu = "gloo" not in config or ("nccl" in config and device_type != "cpu")
-        return _own_device() if needs_gpu else torch.device("cpu")
-
-    def gather_tensors(self, tensor: Any) -> list[Any]:
-        """Collect tensors of one shape."""
-        torch = sys.modules["torch"]
-        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        self.wait(lambda dist: dist.all_gather(parts, tensor, async_op=True))
-        return parts
-
-    def gather_pickles(self, pickled: Any, headers: list[dict[str, Any]]) -> list[Any]:
-        """Collect pickles of any lengths, which the headers have told."""
-        torch = sys.modules["torch"]
-        longest = max(header["bytes"] for header in headers)
-        padded = torch.zeros(longest, dtype=torch.uint8)
-        padded[: pickled.numel()] = pickled
-        parts = self.gather_tensors(padded.to(self.carrier("cpu")))
-        return [
-            values.unpickle(part[: header["bytes"]])
-            for part, header in zip(parts, headers, strict=True)
-        ]
-
-    def wait(self, launch: Callable[[Any], Any]) -> None:
-        """Start an operation and wait for it until the deadline."""
-        left_s = max(0.001, self.deadline - time.monotonic())
-        launch(self.dist).wait(timedelta(seconds=left_s))
-
-    def check_rank(self, rank: int, name: str) -> None:
-        """Refuse a rank that does not exist."""
-        if not 0 <= rank < self.world_size:
-            raise ValueError(
-                f"{name} is {rank}, but the ranks are 0 to {self.world_size - 1} ({self.where})."
-            )
-
-    def check_peer(self, rank: int, name: str) -> None:
-        """Refuse a rank that does not exist or is this one."""
-        self.check_rank(rank, name)
-        if rank == self.rank:
-            raise ValueError(f"{name} is {rank}, which is this rank itself ({self.where}).")
-
-
-def _raise_mismatch(headers: list[dict[str, Any]]) -> NoReturn:
-    names = [header["operation"].split()[0] for header in headers]
-    told = ", ".join(
-        f"rank {rank} in comm.{header['operation'] if len(set(names)) == 1 else names[rank]} "
-        f"({header['where']})"
-        for rank, header in enumerate(headers)
-    )
-    raise CollectiveError(
-        f"The ranks are in different operations: {told}. "
-        "All ranks must call the same ones in the same order."
-    )
-
-
 @contextlib.contextmanager
-def _operation(name: str, timeout: float, peer: int | None = None) -> Iterator[_Call]:
+def _operation(name: str, timeout: float, peer: int | None = None) -> Iterator[Exchange]:
     """Enter an operation: the group, the board, and the words for a time-out."""
     operation = f"comm.{name}"
     process_group.demand_gang(operation)
@@ -323,7 +194,7 @@ def _operation(name: str, timeout: float, peer: int | None = None) -> Iterator[_
     board.enter(operation, where)
     try:
         dist = _ready_group(deadline)
-        yield _Call(name, where, deadline, dist, dist.get_rank(), dist.get_world_size())
+        yield Exchange(name, where, deadline, dist, dist.get_rank(), dist.get_world_size())
     except CollectiveError:  # the ranks met, but not with the same plans
         board.leave(operation, where)
         raise
@@ -357,30 +228,15 @@ def _ready_group(deadline: float) -> Any:
         process_group.after_interrupt()
     if not dist.is_initialized():
         left_s = max(0.1, deadline - time.monotonic())
-        backend = None if _own_gpu() else "gloo"
+        backend = None if own_gpu() else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=left_s))
         # The time-out was for this operation only; the user's own ones keep torch's default.
         dist.distributed_c10d._set_pg_timeout(_GROUP_TIMEOUT)  # noqa: SLF001
     return dist
 
 
-def _own_gpu() -> bool:
-    torch = sys.modules["torch"]
-    return bool(torch.cuda.is_available())
-
-
-def _own_device() -> Any:
-    torch = sys.modules["torch"]
-    return torch.device("cuda", torch.cuda.current_device()) if _own_gpu() else torch.device("cpu")
-
-
 def _torch_op(dist: Any, op: str) -> Any:
     return getattr(dist.ReduceOp, {"mean": "SUM"}.get(op, op.upper()))
-
-
-def _decode(header: Any) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(header.cpu().numpy().tobytes())
-    return decoded
 
 
 __all__ = ["all_reduce", "barrier", "broadcast", "gather", "receive", "send"]
