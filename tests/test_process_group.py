@@ -192,11 +192,12 @@ def test_a_group_that_timed_out_by_itself_is_made_again(pool: PlainPool) -> None
     assert pool.values(INIT) == [2.0, 2.0]
 
 
-def test_a_group_that_broke_in_this_cell_is_replaced_by_the_next_init_in_it(
-    pool: PlainPool,
-) -> None:
+def test_a_group_that_broke_can_be_made_again_in_the_same_cell(pool: PlainPool) -> None:
     pool.values(INIT)
-    source = "try: dist.recv(x, 1 - dist.get_rank(), tag=%d)\nexcept RuntimeError: pass\n"
+    source = (
+        "try: dist.recv(x, 1 - dist.get_rank(), tag=%d)\n"
+        "except RuntimeError: dist.destroy_process_group()\n"
+    )
 
     pool.run({0: source % 1 + INIT, 1: source % 2 + INIT})
     wait_until_blocked(pool, 0, "recv")
@@ -204,6 +205,27 @@ def test_a_group_that_broke_in_this_cell_is_replaced_by_the_next_init_in_it(
     pool.free(0)
 
     assert [reply["out"] for reply in pool.results()] == [2.0, 2.0]
+
+
+def test_a_rank_that_is_ahead_does_not_make_the_others_lose_count(pool: PlainPool) -> None:
+    pool.values(INIT)
+    # Rank 0 has kept the group, destroyed it and waits for a new one when rank 1 starts.
+    source = (
+        "import os, time\ntime.sleep(int(os.environ['RANK']) / 2)\n"
+        "dist.init_process_group('gloo')\ndist.destroy_process_group()"
+    )
+
+    assert pool.values(source + INIT) == [2.0, 2.0]
+
+
+def test_a_cell_on_some_ranks_that_ends_the_group_of_all_tells_the_owner(pool: PlainPool) -> None:
+    pool.values(INIT)
+
+    pool.run("dist.destroy_process_group()", ranks=(0,))
+    (reply,) = pool.results(ranks=(0,))
+
+    assert not reply["health"]["usable"]
+    assert pool.values(INIT) == [2.0, 2.0]
 
 
 def test_a_ddp_object_of_an_old_group_raises_by_name(pool: PlainPool) -> None:

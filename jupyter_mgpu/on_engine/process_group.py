@@ -145,7 +145,7 @@ def health() -> dict[str, Any]:
     used = _groups.was_used()
     _board.end_cell()
     return {
-        "usable": _groups.trouble is None,
+        "usable": _groups.trouble is None and not _groups.has_left_others,
         "reason": _groups.trouble,
         "used": used,
         "sequence": _groups.sequence(),

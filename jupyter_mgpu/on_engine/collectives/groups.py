@@ -19,7 +19,7 @@ from typing import Any
 
 from jupyter_mgpu.errors import CollectiveError
 from jupyter_mgpu.on_engine import imports
-from jupyter_mgpu.on_engine.collectives.sockets import SocketTracker, are_connected
+from jupyter_mgpu.on_engine.collectives.sockets import SocketTracker
 
 C10D = "torch.distributed.distributed_c10d"
 
@@ -46,7 +46,7 @@ class EngineGroups:
         is_making: Whether init_process_group is under way.
         is_alone: Whether what runs is a task of one engine, with no other rank beside it.
         last_end: Why the last default group ended; empty if the user ended it.
-        sockets: Each group's connections, to see whether its peers are still there.
+        has_left_others: Whether the running cell ended a group that ranks outside it still have.
         users: The live DDP and FSDP objects.
         graveyard: Groups that are over, until everything that was built on them is gone.
     """
@@ -62,9 +62,7 @@ class EngineGroups:
     is_making: bool = False
     is_alone: bool = False
     last_end: str = ""
-    sockets: "weakref.WeakKeyDictionary[Any, set[int]]" = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    has_left_others: bool = False
     users: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)
 
     graveyard: list[Any] = field(default_factory=list)
@@ -73,6 +71,7 @@ class EngineGroups:
         """Start a cell; retire a group that an earlier generation left."""
         self.was_aborted = False
         self.is_alone = False
+        self.has_left_others = False
         self.bury()
         if generation != self.generation:
             self.retire(self.trouble or "was ended because another rank lost it")
@@ -119,11 +118,19 @@ class EngineGroups:
         return self.was_made_now or self.sequence() != self.start_sequence
 
     def is_healthy(self) -> bool:
-        """Say whether the default group can be used: no trouble, and all peers are there."""
+        """Say whether the default group can be used.
+
+        CAUTION: all ranks must answer alike, or some would keep it while others wait for them in
+        a new one. So this asks only what the owner makes known to all of them, by raising the
+        generation, and never whether a peer has closed its sockets: it may just be ahead.
+        """
         group = self.default()
-        if group is None or self.trouble is not None:
-            return False
-        return are_connected(self.sockets.get(group, set())) and backend_error(group) is None
+        return group is not None and self.trouble is None and backend_error(group) is None
+
+    def leave_default(self) -> None:
+        """Note that the default group is about to end, perhaps for ranks outside this cell too."""
+        group = self.default()
+        self.has_left_others |= group is not None and group.size() > len(self.members) > 0
 
     def judge(self, error: BaseException) -> str | None:
         """Learn from an error that ended a cell whether the group may be used again.
@@ -168,7 +175,6 @@ class EngineGroups:
             gc.collect()  # DDP and its reducer are a cycle that holds the group's threads
         self.users.clear()
         if has_groups:
-            self.sockets.clear()
             self.tracker.forget_closed()
 
     def bury(self) -> None:

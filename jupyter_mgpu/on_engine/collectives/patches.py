@@ -79,13 +79,8 @@ def _track_groups(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
-        with groups.tracker.tracking("group") as opened:
-            made = original(*args, **kwargs)
-        if isinstance(made, tuple) and isinstance(made[0], c10d.ProcessGroup):
-            # NCCL closes some of its sockets again, so theirs say nothing about a group's health.
-            is_gloo = "nccl" not in str(c10d.get_backend_config(made[0])).lower()
-            groups.sockets[made[0]] = opened if is_gloo else set()
-        return made
+        with groups.tracker.tracking("group"):
+            return original(*args, **kwargs)
 
     return helper
 
@@ -185,6 +180,7 @@ def _wrap_init(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
             if _is_equal(c10d, groups, bound.arguments) and groups.is_healthy():
                 _keep(c10d, bound.arguments)
                 return
+            groups.leave_default()
             groups.retire(groups.trouble or "was replaced by another one")
         _choose_device(bound.arguments)
         excepthook = sys.excepthook
@@ -212,18 +208,18 @@ def _wrap_destroy(c10d: ModuleType, groups: EngineGroups) -> Callable[..., Any]:
     @functools.wraps(original)
     def destroy_process_group(group: Any = None) -> None:
         is_default = group is None or group is groups.default()
-        if is_default and groups.default() is None and groups.last_end:
-            return  # it ended when the cell that used it was stopped
-        if is_default and groups.default() is not None and not groups.is_healthy():
-            groups.retire(groups.trouble or "lost a rank")
+        if not is_default:
+            original(group)
             return
-        if is_default:
-            groups.graveyard += list(c10d._world.pg_names)  # noqa: SLF001
-        original(group)
-        if is_default:
-            groups.retire("was destroyed")
-            groups.last_end = ""
-            groups.graveyard.clear()  # now: a store that rank 0 hosts must be gone when we return
+        if groups.default() is None and groups.last_end:
+            return  # it ended when the cell that used it was stopped
+        groups.leave_default()
+        groups.graveyard += list(c10d._world.pg_names)  # noqa: SLF001
+        if groups.trouble is None:
+            original(group)
+        groups.retire("was destroyed")
+        groups.last_end = ""
+        groups.graveyard.clear()  # now: a store that rank 0 hosts must be gone when we return
 
     return destroy_process_group
 

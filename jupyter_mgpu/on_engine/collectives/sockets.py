@@ -40,22 +40,18 @@ class SocketTracker:
         self._building: list[frozenset[int]] = []
 
     @contextlib.contextmanager
-    def tracking(self, kind: Kind) -> Iterator[set[int]]:
+    def tracking(self, kind: Kind) -> Iterator[None]:
         """Track the sockets that the body opens.
 
         Args:
             kind: What the sockets are for.
-
-        Yields:
-            The inodes of the new sockets; filled when the body ends, however it ends.
         """
         before = frozenset(open_tcp_sockets())
-        opened: set[int] = set()
         self._building.append(before)
         try:
-            yield opened
+            yield
         finally:
-            opened.update(open_tcp_sockets().keys() - before)
+            opened = open_tcp_sockets().keys() - before
             self._kinds.update(dict.fromkeys(opened, kind))
             self._building.remove(before)
 
@@ -93,12 +89,6 @@ class SocketTracker:
 
     def _is_ours(self, inode: int) -> bool:
         return inode in self._kinds or any(inode not in before for before in list(self._building))
-
-
-def are_connected(inodes: set[int]) -> bool:
-    """Say whether all these sockets are open and no peer has closed its end."""
-    sockets = open_tcp_sockets()
-    return all(inode in sockets and _has_peer(sockets[inode]) for inode in inodes)
 
 
 def _open_fds() -> list[int]:
@@ -147,18 +137,6 @@ def _shut_down(fd: int, inode: int) -> int:
         except OSError:
             return 0
     return 1
-
-
-def _has_peer(fd: int) -> bool:
-    with _borrowed(fd) as sock:
-        if sock is None:
-            return False
-        try:
-            return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
 
 
 def _moved_bytes(fd: int) -> int:
