@@ -364,6 +364,29 @@ def test_a_running_loop_does_not_count_as_still(pool: PlainPool) -> None:
     pool.stop()
 
 
+def test_the_state_names_the_library_that_keeps_an_interrupt_waiting(
+    pool: PlainPool, tmp_path: Path
+) -> None:
+    # A module of the interpreter's own, imported anew, that blocks where a hook can let it go on.
+    source = f"""
+import sys, time
+from pathlib import Path
+from jupyter_mgpu.on_engine import imports
+def wait(module):
+    while not Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.01)
+sys.modules.pop("colorsys", None)
+imports.after_import("colorsys", wait)
+import colorsys
+"""
+    pool.run({0: source, 1: "pass"})
+
+    wait_for_state(pool, 0, lambda state: state["importing"] == "colorsys")
+    (tmp_path / "go").touch()
+
+    assert [reply["status"] for reply in pool.results()] == ["ok", "ok"]
+    assert pool.engines[0].control("state")["importing"] is None
+
+
 def test_a_hostname_that_leads_nowhere_does_no_harm(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n10.255.255.1 mgpu-nowhere\n")

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_mgpu.errors import CollectiveError
+from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.on_engine.collectives import patches
 from jupyter_mgpu.on_engine.collectives.board import PlaceBoard
 from jupyter_mgpu.on_engine.collectives.groups import (
@@ -29,7 +30,11 @@ from jupyter_mgpu.on_engine.collectives.groups import (
     backend_error,
     is_collective_failure,
 )
-from jupyter_mgpu.on_engine.collectives.places import Place, main_thread_place
+from jupyter_mgpu.on_engine.collectives.places import (
+    Place,
+    main_thread_frame,
+    main_thread_place,
+)
 
 ABORT_S = 1.0
 _groups = EngineGroups()
@@ -73,7 +78,8 @@ def state() -> dict[str, Any]:
     Returns:
         `operation` (the collective, or None), `where` (the user's line), `still_s` (how long
         it is known to be at this very place), `position` and `moved_bytes` (for `is_still`),
-        `generation`, and `group`: `none`, `good` or why it may not be used.
+        `generation`, `group`: `none`, `good` or why it may not be used, and `importing`: the
+        library whose import keeps an interrupt waiting, or None.
     """
     global _seen
     place: Place = main_thread_place()
@@ -89,6 +95,7 @@ def state() -> dict[str, Any]:
         "moved_bytes": _groups.tracker.moved_bytes() if group is not None else 0,
         "generation": _groups.generation,
         "group": _groups.trouble or ("good" if group is not None else "none"),
+        "importing": imports.in_protected_import(main_thread_frame()),
     }
 
 

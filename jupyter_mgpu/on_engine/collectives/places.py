@@ -31,11 +31,15 @@ class Place:
     key: str
 
 
+def main_thread_frame() -> FrameType | None:
+    """Return the main thread's innermost frame. Callable from any thread, also while it blocks."""
+    ident = threading.main_thread().ident
+    return sys._current_frames().get(ident or 0)  # noqa: SLF001  the documented way in
+
+
 def main_thread_place() -> Place:
     """Look where the main thread is. Callable from any thread, also while it is blocked."""
-    ident = threading.main_thread().ident
-    frame = sys._current_frames().get(ident or 0)  # noqa: SLF001  the documented way in
-    return place_of(frame)
+    return place_of(main_thread_frame())
 
 
 def place_of(frame: FrameType | None) -> Place:
