@@ -17,6 +17,10 @@ ANSWER_TIMEOUT_S = 20.0
 # Runs in a child so that neither the library nor a broken driver touches this process.
 _CHILD = """
 import ctypes, json, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: a driver that hangs must not keep it
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(0)  # died before
 def ask(name, *args):
     code = getattr(cuda, name)(*args)
     if code:
@@ -80,7 +84,7 @@ class _Child:
     def __init__(self, environment: Mapping[str, str]) -> None:
         # -S and -I: no site-packages and no PYTHON* of the environment, which may be anything.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CHILD],
+            [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

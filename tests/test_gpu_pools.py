@@ -611,6 +611,19 @@ def test_the_leases_of_a_killed_notebook_end_after_its_engines(gpu_machine) -> N
         assert not any(map(is_alive, pids.values()))
 
 
+def test_nothing_is_left_of_a_notebook_killed_while_the_driver_hangs(gpu_machine) -> None:
+    machine = gpu_machine(f"{gpus(1)}\nhang cuInit")
+    with gpu_notebook(machine, "stuck") as nb:
+        nb.submit("%parpool 1")
+        wait_until(lambda: len(children_of(nb.pid)) >= 3, 10, "controller, engine and question")
+        pids = children_of(nb.pid)
+
+        nb.kill()
+
+        wait_until(lambda: not any(map(is_alive, pids)), 10, "the end of all processes")
+        assert leases(machine) == []
+
+
 def test_the_table_shows_the_pool_on_its_gpus(nb: Notebook) -> None:
     start(nb, "%parpool --gpus 1 --name resnet")
 

@@ -108,9 +108,13 @@ def _watch(owner: int, mine: int, me: int) -> None:
     with contextlib.suppress(OSError):
         # The engine is a session leader: this takes DataLoader workers and the like along.
         os.killpg(me, signal.SIGKILL)
+    end = select.poll()
+    end.register(mine, select.POLLIN)
+    end.poll(GRACE_MS)
     if owner in ended:
         for path in filter(None, os.environ.get("MGPU_CLEANUP", "").split(os.pathsep)):
             _remove(path)
+    end.poll()  # while the driver holds a killed process its GPU is not free: nor is the lease
 
 
 def _remove(path: str) -> None:
