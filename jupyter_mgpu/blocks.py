@@ -4,6 +4,7 @@ The path of a cell: `Sender.plan` packs the names it reads -> a gang waits for i
 engine runs it -> outputs, errors and rebound names come back -> one merged error, or none.
 """
 
+import ast
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ from jupyter_mgpu.sending.plan import Plan
 from jupyter_mgpu.start import pool_named, user_namespace
 from jupyter_mgpu.wire import Frame, Header
 
+LOOK_S = 5.0
+HANG_S = 30.0
+"""A rank that stands so long in a collective which others have left is told as waiting."""
 STOP_S = 1.8
 """A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
 
@@ -37,6 +41,7 @@ class CellOptions:
     timeout_s: float | None = None
     is_quiet: bool = False
     count: int = 0
+    transform: Callable[[str], str] | None = None  # turns magics into Python
 
 
 class Gang:
@@ -78,13 +83,37 @@ class Gang:
         """
         self._pool.submit_gang(self._task, self.listen)
         try:
-            self._over.wait()
+            while not self._over.wait(LOOK_S):
+                self._look_for_a_hang()
         except KeyboardInterrupt:
             self._stop()
             raise self._interrupted() from None
         finally:
             self._output.finish(self._outcomes())
         self._raise()
+
+    def _look_for_a_hang(self) -> None:
+        """Say which ranks wait in a collective for ranks that have ended or do not come."""
+        if not self._is_running:
+            return
+        places = {rank: self._place(rank) for rank in sorted(self._left)}
+        waiting = {r: p for r, p in places.items() if p and p["still_s"] > HANG_S}
+        if waiting and len(waiting) < len(self._task.ranks):
+            parts = [
+                f"rank {rank} in {place['operation']} since {place['still_s']:.0f} s "
+                f"({place['where']})"
+                for rank, place in waiting.items()
+            ]
+            ended = sorted(set(self._task.ranks) - self._left)
+            parts += [f"rank {rank} has ended" for rank in ended]
+            self._show("waits: " + "; ".join(parts))
+
+    def _place(self, rank: int) -> dict[str, Any] | None:
+        try:
+            group = self._pool.ask(rank, "stack")["group"]
+        except (MgpuError, TimeoutError):
+            return None
+        return group if group["operation"] else None
 
     def _outcomes(self) -> dict[int, str]:
         """Say how the ranks ended that did not end well."""
@@ -119,7 +148,7 @@ class Gang:
         elif operation == "stopping":
             ranks = ", ".join(str(rank) for rank in header["ranks"])
             self._show(f"rank {ranks}: stopping; a second Stop replaces what still runs")
-        else:
+        elif "rank" in header:
             self._output.handle(header["rank"], header, frames)
         is_over = self._end is not None and not self._left
         if is_over:
@@ -141,7 +170,9 @@ class Gang:
 
     def _interrupted(self) -> KeyboardInterrupt:
         left = ", ".join(str(rank) for rank in sorted(self._left))
-        text = f"The cell was stopped; rank {left} still stops." if left else "The cell was stopped."
+        text = (
+            f"The cell was stopped; rank {left} still stops." if left else "The cell was stopped."
+        )
         error = KeyboardInterrupt(text)
         # IPython shows this instead of the lines in here where the notebook waited.
         error.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
@@ -182,6 +213,8 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     """
     refuse_on_engine("%%spmd")
     ranks = tuple(ranks)
+    if options.transform is not None:
+        _check_syntax(options.transform(source))
     plan = pool.sender.plan(
         source,
         ranks,
@@ -207,9 +240,14 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     pool.sender.bound_from_engines(options.bind)
 
 
-def _ask_changed(
-    pool: Pool, ranks: Sequence[int], names: Sequence[str]
-) -> dict[int, set[str]]:
+def _check_syntax(transformed: str) -> None:
+    """Raise the cell's SyntaxError here, where its lines are, before anything runs."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+    # The magic's own line stands above the cell's body.
+    compile("\n" + transformed, "<the %%spmd cell>", "exec", flags, dont_inherit=True)
+
+
+def _ask_changed(pool: Pool, ranks: Sequence[int], names: Sequence[str]) -> dict[int, set[str]]:
     asked = {rank: pool.owner.rpc(rank, "changed", names=list(names)) for rank in ranks}
     return {rank: set(future.result()[0]) for rank, future in asked.items()}
 
@@ -295,6 +333,7 @@ def _output(
         quiet=is_quiet,
         log_paths={rank: str(pool.owner.engines[rank].log) for rank in ranks},
         labels={rank: pool.device(rank) for rank in ranks},
+        send=pool.owner.post,
     )
 
 
@@ -312,5 +351,3 @@ def _waiting_line(header: Header) -> str:
     idle = ",".join(str(rank) for rank in header["idle"])
     offer = f" (idle: add --ranks {idle} to run there)" if idle and busy else ""
     return f"waiting for {'; '.join(busy) or 'its turn'}{offer}"
-
-

@@ -152,8 +152,6 @@ def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
     )
 
 
-
-
 def __getattr__(name: str) -> Any:
     if name == "list":  # `tasks.list()` is how it reads; the builtin stays usable in here
         return list_records

@@ -179,7 +179,7 @@ def test_the_gpu_of_the_notebook_itself_can_be_taken_and_is_told(environment):
 def test_every_check_of_the_doctor_ends(environment):
     checks = result(
         environment,
-        "from jupyter_mgpu.doctor import doctor\n"
+        "from jupyter_mgpu.diagnosis import doctor\n"
         "result = [[c.name, c.outcome.value, c.finding] for c in doctor()]",
     )
 

@@ -6,7 +6,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from jupyter_mgpu.blocks import CellOptions, run_cell
 from jupyter_mgpu.errors import MgpuError, SendingError
-from jupyter_mgpu.magics.ranges import cell_number, parse_ranks
+from jupyter_mgpu.magics.ranges import cell_number, parse_ranks, transform_of
 from jupyter_mgpu.start import pool_named
 
 
@@ -36,6 +36,7 @@ class SpmdMagic(Magics):
             timeout_s=args.timeout,
             is_quiet=args.quiet,
             count=cell_number(self.shell),
+            transform=transform_of(self.shell),
         )
         try:
             pool = pool_named(args.pool)

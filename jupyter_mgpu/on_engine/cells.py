@@ -32,7 +32,8 @@ class Cell:
             BaseException: Whatever the cell raises.
         """
         shell = self._shell
-        transformed = shell.transform_cell(self._source)
+        # The magic's own line stands above: line numbers are those of the notebook.
+        transformed = "\n" + shell.transform_cell(self._source)
         name = shell.compile.cache(transformed, self._count, raw_code=self._source)
         tree = ast.parse(transformed, name)
         body, last = tree.body, None
@@ -91,7 +92,7 @@ def run_background_cell(source: str, names: dict[str, Any], count: int) -> Any:
     """
     engine = context.require()
     shell = engine.shell
-    transformed = shell.transform_cell(source)
+    transformed = "\n" + shell.transform_cell(source)
     filename = shell.compile.cache(transformed, count, raw_code=source)
     scope = {"__name__": "__main__", "__builtins__": builtins, "get_ipython": lambda: shell}
     scope |= {"rank": engine.rank, "world_size": engine.world_size, "device": engine.device}

@@ -18,6 +18,7 @@ from jupyter_mgpu.on_engine import (
     guard,
     process_group,
     resident,
+    spawning,
     streams,
     warning_filters,
 )
@@ -62,9 +63,7 @@ class Engine:
         )
         context.enter(self._context)
         packing.set_device(self._device)
-        self.output = streams.TaskOutput(
-            self._link.emit, log_fd=log_descriptor(), rank=self._rank
-        )
+        self.output = streams.TaskOutput(self._link.emit, log_fd=log_descriptor(), rank=self._rank)
         self.runner = Runner(self._context, shell, self._namespace, self.output, loop)
         self._answers: dict[str, Callable[..., Any]] = {
             "stack": self._stack,
@@ -83,6 +82,7 @@ class Engine:
             sys.__dict__.pop(prompt, None)
         warning_filters.apply(os.environ.get(warning_filters.VARIABLE, "[]"))
         process_group.install()
+        spawning.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(
             rank=self._rank, world_size=self._context.world_size, device=self._device
@@ -121,7 +121,10 @@ class Engine:
     def _summary(self, names: list[str]) -> dict[str, Any]:
         kept = {name: self._context.kept[name] for name in names if name in self._context.kept}
         others = [name for name in names if name not in kept]
-        return {**self._namespace.summary(others), **{name: describe(value) for name, value in kept.items()}}
+        return {
+            **self._namespace.summary(others),
+            **{name: describe(value) for name, value in kept.items()},
+        }
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -142,6 +145,9 @@ class Engine:
         before = process_group.state()
         time.sleep(STILL_S)
         after = process_group.state()
+        if self.runner.running == task and after.get("importing"):
+            self._link.emit({"op": "importing", "task": task}, [])
+            return {"aborted": False}
         if self.runner.running != task or not process_group.is_still(before, after):
             return {"aborted": False}
         return {"aborted": True, **process_group.abort()}
@@ -153,4 +159,3 @@ def log_descriptor() -> int:
     if not path:
         return -1
     return os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-

@@ -135,6 +135,8 @@ class Runner:
             self._tell(reload.apply_follow(header["follow"]))
         if header.get("gang"):
             process_group.begin(header["generation"], header["gang"])
+        else:
+            process_group.begin_alone()
         self._guarded(reload.reload_changed)
 
     def _tell(self, notes: list[str]) -> None:
@@ -212,6 +214,8 @@ class Runner:
         task = self._context.task
         if task is None or (self._interrupt_for is not None and self._interrupt_for != task.id):
             return  # meant for a task that has ended
+        if self._interrupt_for is not None and self._delivered.is_set():
+            return  # one Stop raises once: what the task does then is its clean-up
         if not self.is_armed:
             if self._awaiting is not None:
                 self._delivered.set()

@@ -50,6 +50,7 @@ class EngineRecord:
     failed_starts: int = 0
     task: Task | None = None
     proven: bool | None = None
+    importing_s: float = 0.0  # when it last said that an import must not be interrupted
     rss_bytes: int | None = None
     log_start: int = 0  # where the lines of the present process begin
     doom: str | None = None  # why the owner itself ended the process

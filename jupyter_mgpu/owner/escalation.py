@@ -1,6 +1,7 @@
 """Ends what runs: interrupt, then abort its collectives, then replace its engine."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from jupyter_mgpu.engines import EngineState
@@ -12,6 +13,8 @@ ABORT_AFTER_S = 0.5
 ABORT_EVERY_S = 0.25
 TELL_AFTER_S = 1.5
 REPLACE_AFTER_S = 5.0
+REPLACE_IMPORT_AFTER_S = 60.0
+IMPORT_NEWS_S = 1.5
 
 
 class Escalation:
@@ -66,7 +69,7 @@ class Escalation:
             self._send_control(engine, {"op": "interrupt", "task": task.id})
         await self._wait(task, ABORT_AFTER_S)
         is_told = False
-        while self._left(task) and clock() - begun_s < REPLACE_AFTER_S:
+        while self._left(task) and not self._is_due(task, clock() - begun_s):
             for engine in self._left(task):
                 question = {"op": "rpc", "id": 0, "name": "abort_if_still"}
                 self._send_control(engine, {**question, "args": {"task": task.id}})
@@ -76,6 +79,16 @@ class Escalation:
                 self._tell(task)
         for engine in self._left(task):
             self._give_up(engine, f"because it did not stop within {REPLACE_AFTER_S:g} s")
+
+    def _is_due(self, task: Task, age_s: float) -> bool:
+        """Tell whether what is left must be replaced.
+
+        An engine in the middle of importing a library, such as torch's compiler at the first
+        optimizer step, is given the time: it would stay broken if the import was cut short.
+        """
+        newest_s = max((engine.importing_s for engine in self._left(task)), default=0.0)
+        imports_now = time.monotonic() - newest_s < IMPORT_NEWS_S
+        return age_s >= (REPLACE_IMPORT_AFTER_S if imports_now else REPLACE_AFTER_S)
 
     def _tell(self, task: Task) -> None:
         left = self._left(task)

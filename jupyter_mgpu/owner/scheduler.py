@@ -185,6 +185,9 @@ class Scheduler:
         if header["op"] == "done":
             self._on_done(engine, header, frames)
             return
+        if header["op"] == "importing":
+            engine.importing_s = time.monotonic()
+            return
         task = self.tasks.get(header.get("task", ""))
         if task is not None:
             self._journal.observe(task, header)
@@ -199,11 +202,16 @@ class Scheduler:
         self._rank_done(task, header, frames)
 
     def _judge_group(self, task: Task, health: dict[str, Any]) -> None:
-        """Note whether the ranks may go on with the process group that they have."""
+        """Note whether the ranks may go on with the process group that they have.
+
+        After a cell that failed somewhere, ranks that have seen different numbers of operations
+        would not meet again; after a good one the numbers may differ, as of subgroups.
+        """
         sequences = task.info.setdefault("sequences", set())
         if health.get("used"):
             sequences.add(health.get("sequence"))
-        self._is_dirty |= not health.get("usable", True) or len(sequences) > 1
+        has_parted = "first" in task.info and len(sequences) > 1
+        self._is_dirty |= not health.get("usable", True) or has_parted
 
     def _rank_done(self, task: Task, header: Header, frames: list[Frame]) -> None:
         task.running_on.discard(header["rank"])
@@ -212,6 +220,7 @@ class Scheduler:
         self._notify(header, frames)
         if header["status"] != "ok" and "first" not in task.info:
             task.info["first"] = header["rank"]
+            self._is_dirty |= len(task.info.get("sequences", ())) > 1
             if task.running_on:
                 self._call_later(FREE_AFTER_S, self._free, task)
         self.schedule()

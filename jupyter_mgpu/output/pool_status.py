@@ -1,0 +1,28 @@
+"""A pool's status in words and rows."""
+
+from typing import Any
+
+from jupyter_mgpu.engines import PoolStatus
+
+
+def status_line(status: PoolStatus) -> str:
+    """Say in one line what a pool is and does."""
+    engines = "1 engine" if len(status.engines) == 1 else f"{len(status.engines)} engines"
+    work = f"{status.running} running, {status.queued} queued"
+    idle = "for good" if status.idle_timeout_s is None else f"{status.idle_timeout_s / 60:.0f} min"
+    return f"Pool {status.name!r}: {engines}; tasks: {work}; kept when unused: {idle}"
+
+
+def engine_rows(status: PoolStatus) -> list[dict[str, Any]]:
+    """Describe each engine in a row; what is not known is None, never 0."""
+    return [
+        {
+            "rank": engine.rank,
+            "device": engine.device + (" (verified)" if engine.proven else ""),
+            "state": str(engine.state),
+            "task": engine.task,
+            "memory": f"{engine.rss_bytes / 2**20:,.0f} MiB" if engine.rss_bytes else "n/a",
+            "pid": engine.pid,
+        }
+        for engine in status.engines
+    ]
