@@ -1,0 +1,75 @@
+"""What libraries find in a `%%spmd` cell: torchrun's environment, DataLoader workers, widgets."""
+
+import pytest
+from notebooks import Notebook, notebook
+
+
+@pytest.fixture(scope="module")
+def torch_nb():
+    """A notebook whose engines have torch."""
+    with notebook() as opened:
+        opened.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 2")
+        opened.check("%%spmd\nimport os, torch, torch.distributed as dist", timeout=120)
+        yield opened
+
+
+def test_the_environment_is_that_of_a_torchrun_node(torch_nb: Notebook) -> None:
+    cell = torch_nb.check(
+        "%%spmd\n"
+        "names = ['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK',\n"
+        "         'GROUP_WORLD_SIZE', 'MGPU_LOCAL_RANK', 'JAX_PROCESS_ID', 'JAX_NUM_PROCESSES']\n"
+        "print(' '.join(os.environ[name] for name in names))\n"
+        "assert os.environ['MASTER_ADDR'] and int(os.environ['MASTER_PORT'])\n"
+        "assert os.environ['TORCHELASTIC_RUN_ID'] and os.environ['JAX_COORDINATOR_ADDRESS']"
+    )
+
+    assert "[0] 0 2 0 1 0 2 0 0 2" in cell.text
+    assert "[1] 1 2 0 1 1 2 1 1 2" in cell.text
+
+
+def test_code_that_trusts_local_rank_stays_below_the_device_count(torch_nb: Notebook) -> None:
+    torch_nb.check(
+        "%%spmd\n"
+        "def set_device(number):\n"
+        "    assert number < 1, 'invalid device ordinal'\n"
+        "torch.cuda.device_count, torch.cuda.set_device = (lambda: 1), set_device\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))"
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loaders_have_workers_and_the_notebooks_classes(
+    torch_nb: Notebook, method: str
+) -> None:
+    torch_nb.check(
+        "import torch\n"
+        "class Squares(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, place): return place ** 2\n"
+        "def total(method):\n"
+        "    loader = torch.utils.data.DataLoader(\n"
+        "        Squares(), 4, num_workers=2, multiprocessing_context=method)\n"
+        "    return sum(int(batch.sum()) for batch in loader)",
+        timeout=120,
+    )
+
+    cell = torch_nb.check(f"%%spmd\nprint('total', total({method!r}))", timeout=100)
+
+    assert "[1] total 140" in cell.text
+    assert torch_nb.value(f"mgpu.parfeval(total, {method!r}).result(100)", timeout=110) == 140
+
+
+def test_late_output_of_a_thread_lands_in_its_cell(torch_nb: Notebook) -> None:
+    cell = torch_nb.submit(
+        "%%spmd --ranks 0\n"
+        "import threading, time\n"
+        "def later():\n"
+        "    time.sleep(1)\n"
+        "    print('later', flush=True)\n"
+        "threading.Thread(target=later).start()\n"
+        "print('now')"
+    )
+    torch_nb.wait(cell)
+    assert "later" not in cell.text
+
+    torch_nb.wait_for_output(cell, "later", 10)
