@@ -1,6 +1,7 @@
 """What libraries find in a `%%spmd` cell: torchrun's environment, DataLoader workers, widgets."""
 
 import pytest
+
 from notebooks import Notebook, notebook
 
 
