@@ -23,7 +23,7 @@ ENGINES = (
 
 @contextlib.contextmanager
 def gpu_notebook(machine: GpuMachine, name: str, **variables: str) -> Iterator[Notebook]:
-    environment = {**machine, "JPY_SESSION_NAME": f"/home/ada/{name}.ipynb", **variables}
+    environment = {**machine, "JPY_SESSION_NAME": f"notebooks of ada/{name}.ipynb", **variables}
     with notebook(environment) as opened:
         opened.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu, os")
         yield opened
@@ -265,7 +265,7 @@ def test_without_a_number_all_free_gpus_are_taken_and_the_users_of_the_others_to
     assert masks(nb) == ["0", "3"]
     assert re.search(
         rf"GPU 1 is used by pool 'theirs' rank 0 \(user \w+, pid {other.pid}, "
-        r"notebook /home/ada/other\.ipynb\), and left out\.",
+        r"notebook notebooks of ada/other\.ipynb\), and left out\.",
         cell.text,
     )
     assert re.search(rf"GPU 2 is used by \S+ \(pid {pid}, user \w+\), and left out\.", cell.text)
@@ -291,7 +291,7 @@ def test_two_notebooks_that_start_at_once_never_take_the_same_gpu(
     for line in (f"%parpool --name more --gpus {taken}", "%parpool 1 --name more"):
         words = refusal(nb, line)
         assert f"GPU {taken} is used by pool 'pool' rank 0 (user " in words
-        assert f"pid {other.pid}, notebook /home/ada/other.ipynb" in words
+        assert f"pid {other.pid}, notebook notebooks of ada/other.ipynb" in words
         assert "Choose other GPUs, wait for them with --wait, or share them with --share." in words
     assert leased(machine) == uuids(0, 1, 2, 3)
 
