@@ -8,6 +8,9 @@ from gpu_stubs import CHOOSE, gpus, other_pool
 WAIT = (
     CHOOSE
     + """
+import signal
+# As in a kernel: a test run that was started in the background passes on that SIGINT is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from jupyter_mgpu.gpus import wait_for_free
 say = lambda words: print(words, flush=True)
 choice = wait_for_free(Request(gpus="0"), on_wait=say, poll_s=0.1, timeout=%s)
