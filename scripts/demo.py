@@ -12,10 +12,10 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
 
-CELL_TIMEOUT_S = 300
+CELL_TIMEOUT_S = 180
 MAX_LINES = 12
 
 
@@ -86,7 +86,7 @@ def execute(notebook: Path, folder: Path) -> bool:
     try:
         client.execute()
         is_complete = True
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         print(f"\n{error}", file=sys.stderr)
         is_complete = False
     elapsed_s = time.monotonic() - start_s
