@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from jupyter_mgpu import packing
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.output import failures, notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.pool import Pool, refuse_on_engine
-from jupyter_mgpu.sending.plan import Plan
+from jupyter_mgpu.pool import Pool, pack_call, refuse_on_engine
 from jupyter_mgpu.start import pool_named, user_namespace
 from jupyter_mgpu.wire import Frame, Header
 
@@ -232,7 +230,8 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     task.frames = {rank: plan.frames[rank] for rank in ranks}
 
     def on_rank_done(rank: int, header: Header) -> None:
-        _note_names(pool, plan, rank, header)
+        if header.get("namespace"):  # the rank had received the names
+            plan.ran(rank, header["namespace"])
 
     Gang(pool, task, output, on_rank_done, plan.repack).run()
     for name in options.bind:
@@ -249,14 +248,7 @@ def _check_syntax(transformed: str) -> None:
 
 def _ask_changed(pool: Pool, ranks: Sequence[int], names: Sequence[str]) -> dict[int, set[str]]:
     asked = {rank: pool.owner.rpc(rank, "changed", names=list(names)) for rank in ranks}
-    return {rank: set(future.result()[0]) for rank, future in asked.items()}
-
-
-def _note_names(pool: Pool, plan: Plan, rank: int, header: Header) -> None:
-    if header.get("received"):
-        plan.commit(rank)
-    if header.get("namespace"):
-        pool.sender.cell_ran(rank, header["namespace"])
+    return {rank: set(future.result()) for rank, future in asked.items()}
 
 
 def spmd(
@@ -292,8 +284,7 @@ def spmd(
     key = f"result of {pool.next_id(name)}"
     task = _task(pool, chosen, name, timeout)
     task.header |= {"kind": "call", "keep": key}
-    labels = ("function", "args", "kwargs")
-    task.frames = packing.pack((fn, args, kwargs), copy=True, labels=labels)
+    task.frames = pack_call(fn, args, kwargs)
     output = _output(pool, chosen, publisher.capture())
     Gang(pool, task, output, lambda *_: None).run()
     return Composite(

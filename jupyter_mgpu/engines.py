@@ -54,21 +54,6 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """One task, now; times are ISO 8601 in UTC."""
-
-    id: str
-    name: str
-    state: TaskState
-    rank: int | None
-    created: str
-    started: str | None
-    finished: str | None
-    progress: float | None
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class PoolStatus:
     """One pool, now: what the magic prints, a view draws and the server sends."""
 

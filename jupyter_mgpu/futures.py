@@ -74,6 +74,12 @@ class TaskFuture(concurrent.futures.Future[Any]):
         return TaskState.RUNNING if self._is_running else TaskState.QUEUED
 
     @property
+    def last_metrics(self) -> dict[str, Any]:
+        """The metrics reported last; empty before the first report."""
+        last = self.metrics[-1] if self.metrics else {}
+        return {key: value for key, value in last.items() if value is not None}
+
+    @property
     def diary(self) -> str:
         """What the task has printed so far."""
         return str(self._diary)
@@ -159,8 +165,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
 
     def __repr__(self) -> str:
         where = f" on rank {self.rank} ({self.device})" if self.rank is not None else ""
-        last = self.metrics[-1] if self.metrics else {}
-        values = ", ".join(f"{key}={value:.4g}" for key, value in last.items() if value is not None)
+        values = ", ".join(f"{key}={value:.4g}" for key, value in self.last_metrics.items())
         return f"<TaskFuture {self.name!r} {self.state}{where}{': ' + values if values else ''}>"
 
 

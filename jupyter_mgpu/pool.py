@@ -205,8 +205,7 @@ class Pool:
         """
         self._check_open()
         _check_choices(timeout, retries)
-        call = (fn, tuple(args), dict(kwargs or {}))
-        frames = packing.pack(call, copy=True, labels=("function", "args", "kwargs"))
+        frames = pack_call(fn, args, kwargs or {})
         created = datetime.now(UTC)
         task_id = f"t{next(self._numbers)}"
         future = TaskFuture(task_id, name or self._name_for(fn), self, created)
@@ -214,7 +213,7 @@ class Pool:
             id=task_id,
             name=future.name,
             header={"kind": "call", "recorded": is_recorded},
-            frames=list(frames),
+            frames=frames,
             ranks=() if rank is None else (rank,),
             priority=priority,
             timeout_s=timeout,
@@ -379,7 +378,7 @@ class Pool:
     def summarize(self, rank: int, name: str) -> dict[str, Any] | str | None:
         """Say what a value is, at once: facts, None where there is none, or why not."""
         try:
-            value, _ = self.owner.rpc(rank, "summary", names=[name]).result(SUMMARY_S)
+            value = self.owner.rpc(rank, "summary", names=[name]).result(SUMMARY_S)
         except TimeoutError:
             return f"no answer within {SUMMARY_S:g} s"
         except MgpuError as error:
@@ -399,7 +398,7 @@ class Pool:
             TimeoutError: If it does not answer within 5 s.
             OwnerError: If the engine is gone or refuses.
         """
-        return self.owner.rpc(rank, question, **args).result(5)[0]
+        return self.owner.rpc(rank, question, **args).result(5)
 
     # --- life --------------------------------------------------------------------------
 
@@ -662,40 +661,26 @@ class Pool:
 
 def _row(future: TaskFuture) -> dict[str, Any]:
     begun, ended = future.started, future.finished or datetime.now(UTC)
-    last = future.metrics[-1] if future.metrics else {}
     return {
         "name": future.name,
         "state": str(future.state),
         "rank": future.rank,
         "seconds": round((ended - begun).total_seconds(), 1) if begun else None,
         "progress": future.progress,
-        "metrics": {key: value for key, value in last.items() if value is not None},
+        "metrics": future.last_metrics,
     }
 
 
-def run_inline(
+def pack_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TaskFuture:
-    """Run a call at once in this process, as parfeval does on an engine."""
-    future = TaskFuture("inline", getattr(fn, "__name__", "call"), _Inline(), datetime.now(UTC))
-    try:
-        future.set_result(fn(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - the future's exception
-        future.set_exception(error)
-    return future
+) -> list[Frame]:
+    """Pack a call as it is now: later changes of its arguments are not seen.
 
-
-class _Inline:
-    """Stands where a future that ran in place looks for its pool."""
-
-    def cancel_task(self, task_id: str) -> None:
-        """Do nothing: it has ended."""
-
-    def request_stop(self, task_id: str) -> None:
-        """Do nothing: it has ended."""
-
-    def show_task(self, future: TaskFuture) -> None:
-        """Do nothing: it has printed in place."""
+    Raises:
+        PackingError: If a part cannot be pickled; it says which.
+    """
+    call = (fn, tuple(args), dict(kwargs))
+    return packing.pack(call, copy=True, labels=("function", "args", "kwargs"))
 
 
 def _check_choices(timeout: float | None, retries: int) -> None:

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Literal
 
+from jupyter_mgpu.on_engine import guard
+
 Visible = Literal["own", "pool"]
 
 NCCL_SETTINGS: Mapping[str, str] = {
@@ -62,7 +64,7 @@ class Rendezvous:
     ) -> None:
         self.address = address
         self.run_id = run_id or uuid.uuid4().hex
-        self._owner = owner or f"{os.getpid()}:{_start_time(os.getpid())}"
+        self._owner = owner or guard.owner_stamp()
         self._socket = _listen(address)
         self.port: int = self._socket.getsockname()[1]
         self._jax_port = _free_port(address)
@@ -237,12 +239,3 @@ def _store_environment(owner: str) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",  # the store needs no GPU and must not touch one
         "OMP_NUM_THREADS": "1",
     }
-
-
-def _start_time(pid: int) -> str:
-    """Field 22 of /proc/<pid>/stat, which tells a process from a later one with its pid."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "0"  # no /proc here: the pid alone must do
-    return stat.rpartition(")")[2].split()[19]

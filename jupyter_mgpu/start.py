@@ -36,7 +36,6 @@ class PoolOptions:
 
     idle_timeout: float | None
     wait: bool | float
-    is_restart: bool
 
 
 def parpool(
@@ -89,7 +88,7 @@ def parpool(
     """
     refuse_on_engine("parpool")
     _refuse_unbuilt(keep=keep, attach=attach, cluster=cluster, profile=profile)
-    options = PoolOptions(idle_timeout or None, wait, restart)
+    options = PoolOptions(idle_timeout or None, wait)
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),

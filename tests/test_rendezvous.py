@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from plain_engines import plain_pool, shared_pool
 
+from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.rendezvous import Rendezvous, Visible
 
 INIT = """
@@ -157,7 +158,7 @@ def test_a_killed_store_is_replaced_at_the_next_connection() -> None:
 
 def test_the_store_ends_with_its_owner(loop: asyncio.AbstractEventLoop) -> None:
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    rendezvous = Rendezvous(owner=f"{owner.pid}:{_start_time(owner.pid)}")
+    rendezvous = Rendezvous(owner=f"{owner.pid}:{guard.start_time(owner.pid)}")
     loop.call_soon_threadsafe(rendezvous.watch, loop)
     loop.call_soon_threadsafe(rendezvous.start_store)
     wait_until(lambda: rendezvous.store_pid is not None)
@@ -168,8 +169,3 @@ def test_the_store_ends_with_its_owner(loop: asyncio.AbstractEventLoop) -> None:
 
     wait_until(lambda: rendezvous.store_pid != store_pid, timeout=10)
     loop.call_soon_threadsafe(rendezvous.close)
-
-
-def _start_time(pid: int) -> str:
-    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123  one line
-        return stat.read().rpartition(")")[2].split()[19]

@@ -23,7 +23,6 @@ class Cell:
         self._shell = shell
         self._source = source
         self._count = count
-        self._last: Any = None  # code of the last expression
 
     def run(self) -> Coroutine[Any, Any, Any] | None:
         """Run the cell; returns what must be awaited when it awaits at its top level.
@@ -70,10 +69,6 @@ class Cell:
     def _show(self, value: Any) -> None:
         if value is not None:
             sys.displayhook(value)
-
-    def reply(self) -> list[Any]:
-        """Return the frames of the reply: a cell returns nothing."""
-        return []
 
 
 def _is_quiet(source: str) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -103,8 +102,6 @@ class Engine:
             self.runner.interrupt(header["task"])
         elif operation == "request_stop":
             self.runner.request_stop(header["task"])
-        elif operation == "exit":
-            os.kill(os.getpid(), signal.SIGKILL)
         elif operation == "rpc":
             self._answer(header)
         elif operation == "comm":

@@ -34,7 +34,6 @@ class EngineLink:
         self._context = zmq.Context()
         self._work = self._connect(url, f"work:{name}")
         self._control = self._connect(url, f"control:{name}")
-        self._control.rcvtimeo = -1
         self._on_work: Handler = _ignore
 
     def _connect(self, url: str, identity: str) -> zmq.Socket[bytes]:

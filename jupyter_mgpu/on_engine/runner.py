@@ -1,6 +1,6 @@
 """Runs tasks on the engine's main thread, one at a time, and always replies.
 
-The path of a task: `submit` (main thread, from the event loop) -> queue -> `_run` -> unpack ->
+The path of a task: `submit` (main thread, from the event loop) -> queue -> `_start` -> unpack ->
 user code -> pack -> `done`. Whatever raises on the way becomes the reply.
 """
 
@@ -109,7 +109,7 @@ class Runner:
                 pending = self._loop.create_task(self._await(header, cell, awaitable))
                 self._awaiting = pending
                 return pending
-            self._finish(header, cell.reply())
+            self._finish(header, [])
         except BaseException as error:  # noqa: BLE001 - every request gets a reply
             self._fail(header, error)
         return None
@@ -117,10 +117,8 @@ class Runner:
     async def _await(self, header: Header, cell: Cell, awaitable: Coroutine[Any, Any, Any]) -> None:
         try:
             cell.finish(await _Steps(awaitable, self))
-            self._finish(header, cell.reply())
-        except asyncio.CancelledError:
-            self._fail(header, KeyboardInterrupt())
-        except TaskInterrupted:
+            self._finish(header, [])
+        except (asyncio.CancelledError, TaskInterrupted):
             self._fail(header, KeyboardInterrupt())
         except BaseException as error:  # noqa: BLE001 - every request gets a reply
             self._fail(header, error)
@@ -182,14 +180,10 @@ class Runner:
     def _fail(self, header: Header, error: BaseException) -> None:
         interrupted = isinstance(error, KeyboardInterrupt)
         record = failure.describe(error)
-        aborted = process_group.caused_by_abort(error)
-        record["aborted"] = aborted
+        record["aborted"] = process_group.caused_by_abort(error)
         frames = packing.pack_exception(error) or []
-        self._done(
-            header,
-            {"status": "error", "interrupted": interrupted, "aborted": aborted, "failure": record},
-            frames,
-        )
+        reply = {"status": "error", "interrupted": interrupted, "failure": record}
+        self._done(header, reply, frames)
         del error
         process_group.after_interrupt()
         process_group.forget_tracebacks(self._shell)
@@ -198,7 +192,6 @@ class Runner:
         self._output.end(header["task"])
         reload.note_imports()
         if header["kind"] == "cell" and self._received:
-            reply["received"] = True
             reply["namespace"] = self._namespace.after_cell(
                 header["source"], failed=reply["status"] != "ok"
             )

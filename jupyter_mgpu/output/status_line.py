@@ -21,8 +21,8 @@ class WatchedTask(Protocol):
     rank: int | None
 
     @property
-    def metrics(self) -> Sequence[dict[str, Any]]:
-        """One dict per report."""
+    def last_metrics(self) -> dict[str, Any]:
+        """The metrics reported last."""
 
     @property
     def state(self) -> Any:
@@ -119,6 +119,5 @@ def _run() -> None:
 
 
 def _describe(task: WatchedTask) -> str:
-    last = task.metrics[-1] if task.metrics else {}
-    values = " ".join(f"{key}={value:.4g}" for key, value in last.items() if value is not None)
+    values = " ".join(f"{key}={value:.4g}" for key, value in task.last_metrics.items())
     return f"{task.name} on rank {task.rank}{' ' + values if values else ''}"

@@ -31,7 +31,7 @@ from jupyter_mgpu.owner.idle import IdleClock
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
-from jupyter_mgpu.owner.switchboard import Answer, Switchboard
+from jupyter_mgpu.owner.switchboard import Switchboard
 from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
@@ -317,13 +317,13 @@ class Owner:
         self._scheduler.on_new_world()
         self._save_record()
 
-    def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Answer]:
+    def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Any]:
         """Ask an engine something on its control channel, also while it is busy."""
-        future: Future[Answer] = Future()
+        future: Future[Any] = Future()
         self._call(self._ask, future, rank, name, args)
         return future
 
-    def _ask(self, future: Future[Answer], rank: int, name: str, args: dict[str, Any]) -> None:
+    def _ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
         engine = self.engines.get(rank)
         if engine is None or not engine.is_alive:
             state = "not in the pool" if engine is None else engine.state
@@ -396,7 +396,7 @@ class Owner:
             if engine.is_alive
         ]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return sum(answer[0] for answer in answers if isinstance(answer, tuple))
+        return sum(answer for answer in answers if isinstance(answer, int))
 
     # --- records and the socket --------------------------------------------------------
 

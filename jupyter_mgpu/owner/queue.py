@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,10 +93,6 @@ class TaskQueue:
                 self._owed.discard(rank)
                 chosen.append((task, (rank,)))
         return chosen
-
-    def waits_for(self, gang: Task) -> Sequence[Task]:
-        """Return the gangs that go before this one."""
-        return self._gangs[: self._gangs.index(gang)] if gang in self._gangs else ()
 
     def _has_task(self, rank: int) -> bool:
         return self._peek(self._pinned.get(rank, [])) is not None or (

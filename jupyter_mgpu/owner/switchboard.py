@@ -15,8 +15,6 @@ from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 CHANNELS = ("work", "control")
-Answer = tuple[Any, list[Frame]]
-"""What an engine answers: a JSON value and frames."""
 
 
 class Switchboard:
@@ -50,7 +48,7 @@ class Switchboard:
         self._loop = loop
         self._known: set[str] = set()
         self._numbers = itertools.count(1)
-        self._questions: dict[int, tuple[int, Future[Answer]]] = {}
+        self._questions: dict[int, tuple[int, Future[Any]]] = {}
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -85,7 +83,7 @@ class Switchboard:
             self._loop.call_soon(self._receive)
 
     def ask(
-        self, future: Future[Answer], engine: EngineRecord, name: str, args: dict[str, Any]
+        self, future: Future[Any], engine: EngineRecord, name: str, args: dict[str, Any]
     ) -> None:
         """Ask an engine's control thread; the future gets the answer, or an OwnerError."""
         number = next(self._numbers)
@@ -131,11 +129,11 @@ class Switchboard:
                     self._on_hello(engine)
         elif name in self._known:
             if header["op"] == "reply":
-                self._answer(header, frames)
+                self._answer(header)
             else:
                 self._on_message(engine, header, frames)
 
-    def _answer(self, header: Header, frames: list[Frame]) -> None:
+    def _answer(self, header: Header) -> None:
         _, future = self._questions.pop(header["id"], (0, None))
         if future is None or not future.set_running_or_notify_cancel():
             return
@@ -143,4 +141,4 @@ class Switchboard:
             record = header["failure"]
             future.set_exception(OwnerError(f"{record['ename']}: {record['evalue']}"))
         else:
-            future.set_result((header.get("value"), frames))
+            future.set_result(header.get("value"))

@@ -101,7 +101,6 @@ class PoolCluster:
         self._url = url
         self._token = token
         self._client: Any = None
-        self._exits: dict[int, int] = {}
         self._cluster = ipp.Cluster(
             profile_dir=str(self._profile()),
             load_profile=False,
