@@ -336,8 +336,13 @@ def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
     wait_until(lambda: not is_alive(victim))
 
     assert pool.submit(os.getpid).result(5)
+    starts = pool.engines[0].starts
     os.kill(pool.engines[0].pid, signal.SIGKILL)
-    wait_until(lambda: pool.engines[0].state == "idle" and pool.engines[0].starts, 20, "an engine")
+    wait_until(
+        lambda: pool.engines[0].state == "idle" and pool.engines[0].starts > starts,
+        20,
+        "a new engine",
+    )
     assert pool.submit_task(os.getpid, rank=0).result(5) == pool.engines[0].pid
     assert pool.owner.cluster.controller_pid not in (None, victim)
 

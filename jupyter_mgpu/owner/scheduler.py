@@ -250,6 +250,7 @@ class Scheduler:
     def on_new_world(self) -> None:
         """Take note that the pool grew or shrank: WORLD_SIZE and generation change together."""
         self._is_dirty = True
+        self.fail_hopeless()  # what waits for a rank that is no longer there
         self.schedule()
 
     def fail_hopeless(self) -> None:
