@@ -191,7 +191,7 @@ class Gang:
         }
         if errors:
             # A death is the cause, even if another rank's broken connection was heard of first.
-            died = [rank for rank, error in errors.items() if isinstance(error, EngineDiedError)]
+            died = [r for r, (h, _) in self.replies.items() if h.get("is_replaced") is False]
             raise failures.merge(errors, died[0] if died else end.get("first"))
 
     def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:

@@ -165,6 +165,31 @@ def test_equal_errors_are_folded(nb: Notebook) -> None:
     assert cell.traceback.count("1 / 0") == 1
 
 
+def test_equal_errors_are_folded_when_a_rank_begins_late(nb: Notebook) -> None:
+    nb.check(
+        "import time\n"
+        "client = mgpu.current_pool().client\n"
+        "client.wait_for_engines(2, timeout=30, interactive=False)"
+    )
+    # Busy behind the owner's back, as an engine is that tidies up after a failed cell.
+    nb.check("late = client[0].apply_async(time.sleep, 1.2)\ntime.sleep(0.2)")
+
+    cell = nb.run("%%spmd\n1 / 0", timeout=10)
+
+    assert cell.ename == "ZeroDivisionError"
+    assert "ranks 0-1" in cell.traceback
+
+
+def test_a_rank_that_does_not_begin_holds_a_failed_cell_up_for_a_moment_only(nb: Notebook) -> None:
+    nb.check("late = client[0].apply_async(time.sleep, 60)\ntime.sleep(0.2)")
+
+    cell = nb.run("%%spmd\nif rank == 1: 1 / 0", timeout=20)
+
+    assert cell.ename == "ZeroDivisionError"
+    assert cell.seconds < 9
+    nb.check("%%spmd\npass", timeout=20)
+
+
 def test_a_syntax_error_names_its_line(nb: Notebook) -> None:
     cell = nb.run("%%spmd\nx = 1\nfor in y:\n    pass")
 

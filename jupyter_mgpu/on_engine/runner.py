@@ -94,6 +94,7 @@ class Runner:
                 raise KeyboardInterrupt  # as if it had come a moment later
             self._prepare(header)
             if not is_cell:
+                self._tell_begun(header)
                 reply = self._guarded(lambda: self._call(frames, header.get("keep")))
                 self._finish(header, reply)
                 return None
@@ -104,6 +105,7 @@ class Runner:
             self._received = True
             cell = Cell(self._shell, header["source"], header.get("count", 0))
             self._namespace.before_cell()
+            self._tell_begun(header)
             awaitable = self._guarded(cell.run)
             if awaitable is not None:
                 pending = self._loop.create_task(self._await(header, cell, awaitable))
@@ -136,6 +138,11 @@ class Runner:
         else:
             process_group.begin_alone()
         self._guarded(reload.reload_changed)
+
+    def _tell_begun(self, header: Header) -> None:
+        """Let the owner know that this rank of a gang runs the user's code from here on."""
+        if header.get("gang"):
+            self._context.emit({"op": "begun", "task": header["task"]}, [])
 
     def _tell(self, notes: list[str]) -> None:
         for note in notes:

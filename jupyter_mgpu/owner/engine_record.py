@@ -38,6 +38,21 @@ class EnginePlan:
     prove: Callable[[], tuple[bool, str | None]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How an engine's process ended.
+
+    Attributes:
+        message: What to tell of it.
+        exit_code: Negative for a signal; None where unknown.
+        is_replaced: The owner ended it itself: that is no cause of another rank's failure.
+    """
+
+    message: str
+    exit_code: int | None
+    is_replaced: bool
+
+
 @dataclass(slots=True, eq=False)
 class EngineRecord:
     """One rank, over all the processes that were started for it."""

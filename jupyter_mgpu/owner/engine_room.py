@@ -10,6 +10,7 @@ from typing import TypeVar
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.owner.engine_record import (
+    Death,
     EnginePlan,
     EngineRecord,
     describe_exit,
@@ -35,7 +36,7 @@ class EngineRoom:
         environment: Makes the variables that an engine is started with, beside its pin.
         start_timeout_s: How long an engine may take to start.
         on_death: Called when an engine's process has ended, before it is replaced: with the
-            engine, what to tell, and the exit code.
+            engine and how it ended.
         on_ready: Called when an engine has taken the place of one that died.
         on_failed_start: Called when there will be no engine for a rank: with it, and why.
     """
@@ -47,7 +48,7 @@ class EngineRoom:
         record: Path,
         environment: Environment,
         start_timeout_s: float,
-        on_death: Callable[[EngineRecord, str, int | None], None],
+        on_death: Callable[[EngineRecord, Death], None],
         on_ready: Callable[[EngineRecord], None],
         on_failed_start: Callable[[EngineRecord, str], None],
     ) -> None:
@@ -136,6 +137,7 @@ class EngineRoom:
         self._loop.remove_reader(process.pidfd)
         code = process.exit_code()
         was_starting = not engine.hello.is_set()
+        is_replaced = engine.doom is not None
         message = self._explain(engine, process.pid, code, was_starting=was_starting)
         engine.process = None
         process.close()
@@ -144,7 +146,7 @@ class EngineRoom:
         self._cluster.unregister(engine.rank)
         engine.state = EngineState.DEAD
         engine.doom = message
-        self._on_death(engine, message, code)
+        self._on_death(engine, Death(message, code, is_replaced))
         engine.hello.set()  # ends a wait for the start
         if self._replaces and not was_starting:
             self.spawn_replacement(engine)

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import OwnerError, PoolClosedError
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner import endpoint, records
-from jupyter_mgpu.owner.engine_record import EnginePlan, EngineRecord, read_tail
+from jupyter_mgpu.owner.engine_record import Death, EnginePlan, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
 from jupyter_mgpu.owner.idle import IdleClock
@@ -372,12 +372,11 @@ class Owner:
     def _notify(self, header: Header, frames: list[Frame] | None = None) -> None:
         self._listener(header, frames or [])
 
-    def _on_death(self, engine: EngineRecord, message: str, code: int | None) -> None:
+    def _on_death(self, engine: EngineRecord, death: Death) -> None:
         self._switchboard.forget(engine)
-        self._switchboard.fail_questions(message, engine.rank)
-        rank = engine.rank
-        self._notify({"op": "engine_died", "rank": rank, "message": message, "exit_code": code})
-        self._scheduler.on_death(engine, message, code)
+        self._switchboard.fail_questions(death.message, engine.rank)
+        self._notify({"op": "engine_died", "rank": engine.rank, **asdict(death)})
+        self._scheduler.on_death(engine, death)
 
     def _on_replaced(self, engine: EngineRecord) -> None:
         self._save_record()

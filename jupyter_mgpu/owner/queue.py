@@ -20,6 +20,8 @@ class Task:
         is_gang: Needs all its ranks at the same time.
         header: What the engines get with it.
         frames: The packed call; for a gang by rank.
+        running_on: The ranks that it was sent to and that have not ended.
+        begun: The ranks of a gang that have begun to run the user's code.
     """
 
     id: str
@@ -33,6 +35,7 @@ class Task:
     retries: int = 0
     state: str = "queued"
     running_on: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
     started_s: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
 

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.owner.engine_record import Death, EngineRecord
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.queue import Task, TaskQueue
 from jupyter_mgpu.wire import Frame, Header
 
 FREE_AFTER_S = 0.25
 """One failing rank frees the others, after a moment in which they may fail in the same way."""
+FREE_UNBEGUN_AFTER_S = 2.0
+"""The moment counts from the last rank's begin, but a rank that does not begin is freed as well."""
 
 Send = Callable[[EngineRecord, Header, list[Frame]], None]
 Notify = Callable[..., None]
@@ -188,10 +191,19 @@ class Scheduler:
         if header["op"] == "importing":
             engine.importing_s = time.monotonic()
             return
+        if header["op"] == "begun":
+            self._on_begun(engine, header)
+            return
         task = self.tasks.get(header.get("task", ""))
         if task is not None:
             self._journal.observe(task, header)
         self._notify(header, frames)
+
+    def _on_begun(self, engine: EngineRecord, header: Header) -> None:
+        task = engine.task
+        if task is not None and task.id == header["task"]:
+            task.begun.add(engine.rank)
+            self._free_others(task)
 
     def _on_done(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
         task = engine.task
@@ -221,14 +233,20 @@ class Scheduler:
         if header["status"] != "ok" and "first" not in task.info:
             task.info["first"] = header["rank"]
             self._is_dirty |= len(task.info.get("sequences", ())) > 1
+            self._free_others(task)
             if task.running_on:
-                self._call_later(FREE_AFTER_S, self._free, task)
+                self._call_later(FREE_UNBEGUN_AFTER_S, self._free, task)
         self.schedule()
         if not task.running_on:
             first = task.info.get("first")
             self.end(task, "finished" if first is None else "failed", first=first)
 
-    def on_death(self, engine: EngineRecord, message: str, code: int | None) -> None:
+    def _free_others(self, task: Task) -> None:
+        """Free the ranks that still run a cell which has failed on one, once all have begun."""
+        if "first" in task.info and task.running_on and task.running_on <= task.begun:
+            self._call_later(FREE_AFTER_S, self._free, task)
+
+    def on_death(self, engine: EngineRecord, death: Death) -> None:
         """Take note that an engine ended: what it ran fails, or is tried again elsewhere."""
         self._is_dirty = True
         task = engine.task
@@ -240,12 +258,12 @@ class Scheduler:
             task.retries -= 1
             task.state = "queued"
             task.running_on.clear()
-            self._notify({"op": "retry", "task": task.id, "rank": engine.rank, "message": message})
+            self._notify({"op": "retry", "task": task.id, "rank": engine.rank})
             self._queue.add(task)
             self.schedule()
             return
         reply = {"op": "done", "task": task.id, "rank": engine.rank, "status": "died"}
-        self._rank_done(task, {**reply, "message": message, "exit_code": code}, [])
+        self._rank_done(task, {**reply, **asdict(death)}, [])
 
     def on_new_world(self) -> None:
         """Take note that the pool grew or shrank: WORLD_SIZE and generation change together."""
