@@ -1,8 +1,10 @@
 """`%%spmd` in a real notebook: sending, results, errors, output."""
 
+from pathlib import Path
+
 import pytest
 
-from notebooks import Notebook
+from notebooks import Notebook, wait_until
 
 
 def test_the_cell_runs_on_all_ranks_and_shows_each_ranks_output(nb: Notebook) -> None:
@@ -165,14 +167,22 @@ def test_equal_errors_are_folded(nb: Notebook) -> None:
     assert cell.traceback.count("1 / 0") == 1
 
 
-def test_equal_errors_are_folded_when_a_rank_begins_late(nb: Notebook) -> None:
+def keep_busy(nb: Notebook, marker: Path, seconds: float) -> None:
+    """Occupy rank 0 behind the owner's back, as tidying up after a failed cell does."""
     nb.check(
-        "import time\n"
+        "def occupy(marker, seconds):\n"
+        "    import pathlib, time\n"
+        "    pathlib.Path(marker).touch()\n"
+        "    time.sleep(seconds)\n"
         "client = mgpu.current_pool().client\n"
-        "client.wait_for_engines(2, timeout=30, interactive=False)"
+        "client.wait_for_engines(2, timeout=30, interactive=False)\n"
+        f"late = client[0].apply_async(occupy, {str(marker)!r}, {seconds})"
     )
-    # Busy behind the owner's back, as an engine is that tidies up after a failed cell.
-    nb.check("late = client[0].apply_async(time.sleep, 1.2)\ntime.sleep(0.2)")
+    wait_until(marker.exists, 20, "the foreign work on rank 0")
+
+
+def test_equal_errors_are_folded_when_a_rank_begins_late(nb: Notebook, tmp_path: Path) -> None:
+    keep_busy(nb, tmp_path / "begun", 1.2)
 
     cell = nb.run("%%spmd\n1 / 0", timeout=10)
 
@@ -180,8 +190,10 @@ def test_equal_errors_are_folded_when_a_rank_begins_late(nb: Notebook) -> None:
     assert "ranks 0-1" in cell.traceback
 
 
-def test_a_rank_that_does_not_begin_holds_a_failed_cell_up_for_a_moment_only(nb: Notebook) -> None:
-    nb.check("late = client[0].apply_async(time.sleep, 60)\ntime.sleep(0.2)")
+def test_a_rank_that_does_not_begin_holds_a_failed_cell_up_for_a_moment_only(
+    nb: Notebook, tmp_path: Path
+) -> None:
+    keep_busy(nb, tmp_path / "begun", 60)
 
     cell = nb.run("%%spmd\nif rank == 1: 1 / 0", timeout=20)
 
