@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 
+from jupyter_mgpu.output.publisher import current_shell
+
 BEAT_S = 5.0
 """Shorter than any sensible cull_idle_timeout."""
 
@@ -44,8 +46,4 @@ class Activity:
 
 
 def _kernel() -> object | None:
-    try:
-        from IPython.core.getipython import get_ipython
-    except ImportError:
-        return None
-    return getattr(get_ipython(), "kernel", None)
+    return getattr(current_shell(), "kernel", None)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Engines(Protocol):
-    """What a composite asks of its pool."""
+    """What a composite asks of the engines."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,41 +1,19 @@
-"""Starts pools, and makes an open pool larger or smaller when it is asked for again."""
+"""`parpool()`: what was asked for becomes a pool, a new one or the open one."""
 
-import contextlib
 import os
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from jupyter_mgpu import cuda, host
-from jupyter_mgpu import gpus as devices
 from jupyter_mgpu.errors import MgpuError, SelectionError
-from jupyter_mgpu.gpus import Choice, Request, Slot
-from jupyter_mgpu.gpus.pinning import compare
-from jupyter_mgpu.leases import Claim
-from jupyter_mgpu.nvml import Inventory
-from jupyter_mgpu.on_engine import warning_filters
-from jupyter_mgpu.output import notices
-from jupyter_mgpu.owner.engine_record import EnginePlan
-from jupyter_mgpu.owner.owner import PoolPlan
-from jupyter_mgpu.pool import Pool, find_pool, latest_pool, open_pools, refuse_on_engine
-from jupyter_mgpu.rendezvous import Rendezvous
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
+from jupyter_mgpu.opening import PoolOptions, open_pool, resize
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.pools import find_pool, latest_pool, open_pools
 
 IDLE_TIMEOUT_S = 30 * 60.0
-LONGEST_SOCKET_PATH = 80
-"""A unix socket's path may have 107 bytes; the names of ours need some of them."""
 
 _SOON = "it is not built yet. Leave it out: the pool then lives on this machine, with this kernel"
-
-
-@dataclass(frozen=True, slots=True)
-class PoolOptions:
-    """What `parpool` was asked for, beside the devices."""
-
-    idle_timeout: float | None
-    wait: bool | float
 
 
 def parpool(
@@ -88,7 +66,7 @@ def parpool(
     """
     refuse_on_engine("parpool")
     _refuse_unbuilt(keep=keep, attach=attach, cluster=cluster, profile=profile)
-    options = PoolOptions(idle_timeout or None, wait)
+    options = PoolOptions(idle_timeout or None, wait, start_timeout)
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),
@@ -106,8 +84,8 @@ def parpool(
         pool.shutdown(wait_for_tasks=False)
         pool = None
     if pool is not None:
-        return _resize(pool, request, options, start_timeout)
-    return _start(request, options, start_timeout)
+        return resize(pool, request, options)
+    return open_pool(request, options)
 
 
 def current_pool(*, create: bool = False) -> Pool | None:
@@ -152,194 +130,3 @@ def _check_request(request: Request) -> None:
     for number in numbers:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise SelectionError(f"{number!r} engines were asked for; give a whole number.")
-
-
-def _start(request: Request, options: PoolOptions, start_timeout: float) -> Pool:
-    choice = _choose(request, options.wait)
-    try:
-        for sentence in choice.sentences:
-            notices.say(sentence)
-        folder = _private_folder()
-        plan = PoolPlan(
-            name=request.pool,
-            engines=_plan_engines(choice, len(choice.slots)),
-            folder=folder,
-            rendezvous=Rendezvous(),
-            kernel_id=request.kernel_id,
-            notebook=request.notebook,
-            idle_timeout_s=options.idle_timeout,
-            visible=request.visible,
-            shares_gpu=request.per_gpu > 1,
-            start_timeout_s=start_timeout,
-        )
-        pool = Pool(plan, user_namespace(), notices.say, getattr(_shell(), "user_ns_hidden", None))
-        pool.request = request
-        _watch_cells()
-        pool.claims.update(_claims(choice))
-        return pool.start()
-    except BaseException:
-        choice.drop()
-        raise
-
-
-def _choose(request: Request, wait: bool | float) -> Choice:  # noqa: FBT001 - as parpool takes it
-    if wait is False:
-        return devices.choose(request)
-    timeout = None if wait is True else float(wait)
-    return devices.wait_for_free(request, timeout=timeout, on_wait=notices.say)
-
-
-def _claims(choice: Choice) -> dict[int, Claim]:
-    return {slot.rank: slot.claim for slot in choice.slots if slot.claim is not None}
-
-
-def _plan_engines(choice: Choice, world_size: int) -> tuple[EnginePlan, ...]:
-    threads = max(1, _usable_cores() // world_size)
-    return tuple(_plan_engine(slot, threads, choice.inventory) for slot in choice.slots)
-
-
-def _plan_engine(slot: Slot, threads: int, inventory: Inventory) -> EnginePlan:
-    device = ", ".join(f"{device.label} ({device.name})" for device in slot.devices) or "CPU"
-    environment = dict(slot.environment)
-    environment[warning_filters.VARIABLE] = warning_filters.describe()
-    if "OMP_NUM_THREADS" not in os.environ:
-        environment["OMP_NUM_THREADS"] = str(threads)
-    place = slot.visible.index(slot.devices[0]) if slot.devices else 0
-    return EnginePlan(
-        rank=slot.rank,
-        device=device,
-        torch_device=f"cuda:{place}" if slot.devices else "cpu",
-        environment=environment,
-        prove=_prover(slot, inventory),
-    )
-
-
-def _prover(slot: Slot, inventory: Inventory) -> Callable[[], tuple[bool, str | None]] | None:
-    """Make the function that asks CUDA what a slot's environment shows."""
-    if not slot.devices:
-        return None
-
-    def prove() -> tuple[bool, str | None]:
-        (answer,) = cuda.visible_uuids([{**os.environ, **slot.environment}])
-        proof = compare(slot.rank, slot.visible, answer, inventory.devices)
-        if proof.warning is not None:
-            notices.say(proof.warning)
-        return proof.is_proven, proof.error
-
-    return prove
-
-
-def _usable_cores() -> int:
-    quota = host.cpu_quota() or float("inf")
-    return max(1, int(min(len(os.sched_getaffinity(0)), quota)))
-
-
-def _private_folder() -> Path:
-    """Make the pool's folder: short enough for sockets, readable by this user only."""
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if base and len(base) < LONGEST_SOCKET_PATH and os.access(base, os.W_OK):
-            return Path(tempfile.mkdtemp(prefix="mgpu-", dir=base))
-    raise MgpuError("No folder for the pool's sockets was found. Set TMPDIR to a writable one.")
-
-
-def _watch_cells() -> None:
-    """Let the pools know which names each cell of the notebook has bound."""
-    shell = _shell()
-    if shell is not None and not getattr(shell, "_mgpu_watched", False):
-        shell._mgpu_watched = True  # noqa: SLF001 - our own mark
-        shell.events.register("post_run_cell", _on_cell)
-
-
-def _on_cell(result: Any) -> None:
-    for pool in open_pools():
-        pool.sender.cell_finished(result.info.raw_cell or "", failed=not result.success)
-
-
-def _shell() -> Any:
-    if "IPython" not in sys.modules:
-        return None
-    from IPython.core.getipython import get_ipython
-
-    return get_ipython()
-
-
-def kernel_id() -> str | None:
-    """Return the Jupyter server's id of this kernel, None outside one."""
-    if "ipykernel" not in sys.modules:
-        return None
-    with contextlib.suppress(Exception):
-        from ipykernel.connect import get_connection_file
-
-        name = Path(get_connection_file()).stem
-        return name.removeprefix("kernel-") if name.startswith("kernel-") else None
-    return None
-
-
-def user_namespace() -> dict[str, Any]:
-    """Return the notebook's namespace; a script's `__main__` outside IPython."""
-    shell = _shell()
-    return sys.modules["__main__"].__dict__ if shell is None else shell.user_ns
-
-
-def _resize(pool: Pool, request: Request, options: PoolOptions, start_timeout: float) -> Pool:
-    """Bring an open pool to the size, and to the GPUs, that are asked for now."""
-    more = _more(pool, request)
-    if more is None:
-        lost = [*pool.losses(pool.ranks), *(f"task {name!r}" for name in pool.pending())]
-        if lost:
-            open_on = ", ".join(pool.device(rank) for rank in pool.ranks)
-            raise SelectionError(
-                f"Other GPUs or options were asked for, but the pool {pool.name!r} is open on "
-                f"{open_on}, and would lose what is there: {'; '.join(lost)}. Add --restart to "
-                "lose it, or another --name to have both."
-            )
-        pool.shutdown(wait_for_tasks=False)
-        return _start(request, options, start_timeout)
-    if pool.size < more.smallest or (more.largest or 0) > pool.size:
-        return _grow(pool, more, options.wait)
-    if more.largest is not None and more.largest < pool.size:
-        pool.shrink(more.largest)
-    return pool
-
-
-def _more(pool: Pool, request: Request) -> Request | None:
-    """Say what an open pool should become by growing or shrinking; None if that cannot be."""
-    had: Request = pool.request
-    for option, default in (("per_gpu", 1), ("gpus_per_engine", 1), ("visible", "own")):
-        asked = getattr(request, option)
-        if asked not in (default, getattr(had, option)):
-            return None
-    wish = replace(
-        request,
-        per_gpu=had.per_gpu,
-        gpus_per_engine=had.gpus_per_engine,
-        visible=had.visible,
-        first_rank=pool.size,
-    )
-    if wish.gpus is not None:
-        named = [device.uuid for device in devices.named(wish.gpus)]
-        held = list(dict.fromkeys(u for r in pool.ranks for u in pool.claims[r].gpu_uuids))
-        if held[: len(named)] != named[: len(held)]:
-            return None
-        if wish.n is None:
-            wish = replace(wish, n=wish.num_engines(len(named)))
-        wish = replace(wish, gpus=",".join(named[len(held) :]) or None)
-    if wish.visible == "pool" and (wish.largest or 0) > pool.size:
-        return None  # the engines that run would have to see the new GPUs as well
-    return wish
-
-
-def _grow(pool: Pool, more: Request, wait: bool | float) -> Pool:  # noqa: FBT001 - as parpool takes it
-    least, most = more.smallest - pool.size, (more.largest or more.smallest) - pool.size
-    choice = _choose(replace(more, n=(max(1, least), most)), wait)
-    try:
-        if pool.claims and not choice.has_gpus:
-            raise SelectionError(" ".join(choice.sentences))
-        for sentence in choice.sentences if choice.has_gpus else ():
-            notices.say(sentence)
-        pool.grow(_plan_engines(choice, pool.size + len(choice.slots)))
-        pool.claims.update(_claims(choice))
-    except BaseException:
-        choice.drop()
-        raise
-    return pool

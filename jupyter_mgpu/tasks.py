@@ -11,7 +11,7 @@ from jupyter_mgpu.futures import CancelledError
 from jupyter_mgpu.output import failures
 from jupyter_mgpu.output.table import text_table
 from jupyter_mgpu.owner import journal
-from jupyter_mgpu.pool import open_pools
+from jupyter_mgpu.pools import open_pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,8 @@ OWNER_PROGRAM = """
 import sys, tempfile
 from pathlib import Path
 from jupyter_mgpu import packing
-from jupyter_mgpu.owner.engine_record import EnginePlan
-from jupyter_mgpu.owner.owner import Owner, PoolPlan
+from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.rendezvous import Rendezvous
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.owner.engine_record import EnginePlan, EngineRecord
+from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.journal import Journal
+from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
 

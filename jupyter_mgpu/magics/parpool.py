@@ -79,7 +79,7 @@ class ParpoolMagic(Magics):
         if command == "restart":
             pool.restart(parse_ranks(",".join(rest)) if rest else ())
             return None
-        pending = pool.pending()
+        pending = pool.tasks()
         pool.shutdown(wait_for_tasks=False)
         tail = f"; {len(pending)} tasks were cancelled" if pending else ""
         return _say(f"The pool {pool.name!r} was stopped{tail}.")

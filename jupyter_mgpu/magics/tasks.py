@@ -10,7 +10,8 @@ from jupyter_mgpu import tasks
 from jupyter_mgpu.background_cell import submit_cell
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.magics.ranges import cell_number, transform_of
-from jupyter_mgpu.start import pool_named, user_namespace
+from jupyter_mgpu.notebook import user_namespace
+from jupyter_mgpu.start import pool_named
 
 
 @magics_class

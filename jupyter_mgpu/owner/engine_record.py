@@ -4,38 +4,18 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import EngineState, EngineStatus, Rank
 from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.transport.cluster import EngineProcess
 
 STDERR_LINES = 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """What one rank's engine is started with.
-
-    Attributes:
-        rank: Its place in the pool.
-        device: What it runs on, in words.
-        torch_device: What its `device` variable says: `cuda:0` or `cpu`.
-        environment: Its pin and rendezvous variables.
-        prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
-            wrong. None for a CPU engine.
-    """
-
-    rank: int
-    device: str
-    torch_device: str
-    environment: dict[str, str]
-    prove: Callable[[], tuple[bool, str | None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

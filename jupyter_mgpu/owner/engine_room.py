@@ -11,11 +11,11 @@ from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.owner.engine_record import (
     Death,
-    EnginePlan,
     EngineRecord,
     describe_exit,
     oom_kills,
 )
+from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport.cluster import EngineProcess, PoolCluster
 
 MAX_FAILED_STARTS = 3

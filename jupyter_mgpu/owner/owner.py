@@ -15,24 +15,23 @@ import shutil
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import OwnerError, PoolClosedError
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner import endpoint, records
-from jupyter_mgpu.owner.engine_record import Death, EnginePlan, EngineRecord, read_tail
+from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
 from jupyter_mgpu.owner.idle import IdleClock
 from jupyter_mgpu.owner.journal import Journal
+from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
 from jupyter_mgpu.owner.switchboard import Switchboard
-from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
 
@@ -40,36 +39,6 @@ TICK_S = 1.0
 CLOSE_S = 3.0
 
 Listener = Callable[[Header, list[Frame]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPlan:
-    """What a pool is started with.
-
-    Attributes:
-        name: Unique among this kernel's pools.
-        engines: One plan per rank, in rank order.
-        folder: The pool's private folder (0700); removed at the end.
-        rendezvous: Where the ranks meet for collectives.
-        kernel_id: The Jupyter kernel, if there is one.
-        notebook: Its notebook, if known.
-        idle_timeout_s: After how long an unused pool ends; None for never.
-        visible: Whether an engine sees its own GPUs or all of the pool.
-        shares_gpu: Several engines share a GPU.
-        start_timeout_s: How long an engine may take to start.
-    """
-
-    name: str
-    engines: tuple[EnginePlan, ...]
-    folder: Path
-    rendezvous: Rendezvous
-    kernel_id: str | None = None
-    notebook: str | None = None
-    idle_timeout_s: float | None = None
-    visible: Literal["own", "pool"] = "own"
-    shares_gpu: bool = False
-    start_timeout_s: float = 60.0
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 class Owner:
@@ -356,6 +325,10 @@ class Owner:
     def engines(self) -> dict[int, EngineRecord]:
         """The engines by rank."""
         return self._room.engines
+
+    def device(self, rank: int) -> str:
+        """Return what a rank runs on, in words."""
+        return self.engines[rank].plan.device
 
     @property
     def socket(self) -> Path:

@@ -1,0 +1,25 @@
+"""The kernel's side of one pool: what goes to its owner, and what becomes of the owner's events.
+
+submit -> Submission -> owner -> an engine
+owner -> Inbox -> TaskFutures (futures) | Listeners (cells) | PoolEvents (the pool itself)
+"""
+
+from jupyter_mgpu.client.engine_values import EngineValues
+from jupyter_mgpu.client.inbox import Inbox
+from jupyter_mgpu.client.listeners import Listener, Listeners
+from jupyter_mgpu.client.pool_events import PoolEvents
+from jupyter_mgpu.client.submission import Submission, TaskChoices, name_of, pack_call
+from jupyter_mgpu.client.task_futures import TaskFutures
+
+__all__ = [
+    "EngineValues",
+    "Inbox",
+    "Listener",
+    "Listeners",
+    "PoolEvents",
+    "Submission",
+    "TaskChoices",
+    "TaskFutures",
+    "name_of",
+    "pack_call",
+]

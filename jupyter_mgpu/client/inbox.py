@@ -1,0 +1,59 @@
+"""Brings the owner's events to whom they concern, in a thread of their own."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from jupyter_mgpu.client.listeners import Listeners
+from jupyter_mgpu.client.pool_events import PoolEvents
+from jupyter_mgpu.client.task_futures import TaskFutures
+from jupyter_mgpu.wire import Frame, Header
+
+
+class Inbox:
+    """Takes every event of a pool's owner.
+
+    Args:
+        futures: Takes the events of tasks.
+        gangs: Takes the events of cells and calls on several ranks.
+        pool_events: Takes what concerns the pool itself.
+        say: Called with a sentence when an event could not be handled.
+    """
+
+    def __init__(
+        self,
+        futures: TaskFutures,
+        gangs: Listeners,
+        pool_events: PoolEvents,
+        say: Callable[[str], None],
+    ) -> None:
+        self._futures = futures
+        self._gangs = gangs
+        self._pool_events = pool_events
+        self._say = say
+        self._events: queue.SimpleQueue[tuple[Header, list[Frame]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver, name="mgpu-client", daemon=True).start()
+
+    def take(self, header: Header, frames: list[Frame]) -> None:
+        """Take an event, in the owner's thread: no code of users may run here.
+
+        What is quick and harmless is done at once, since each switch of threads costs as much
+        as a short task; the rest is handed to the delivery thread.
+        """
+        if not self._futures.handle_at_once(header, frames):
+            self._events.put((header, frames))
+
+    def close(self) -> None:
+        """End the delivery, after what has come so far."""
+        self._events.put(None)
+
+    def _deliver(self) -> None:
+        while (event := self._events.get()) is not None:
+            try:
+                self._handle(*event)
+            except Exception as error:  # noqa: BLE001 - one bad message must not end the delivery
+                self._say(f"A message of the pool could not be handled: {error!r}")
+
+    def _handle(self, header: Header, frames: list[Frame]) -> None:
+        if not self._pool_events.handle(header) and not self._gangs.handle(header, frames):
+            self._futures.handle(header, frames)

@@ -1,0 +1,47 @@
+"""Who takes the events of a cell or call that runs on several ranks."""
+
+from collections.abc import Callable
+
+from jupyter_mgpu.wire import Frame, Header
+
+LATE = 32
+"""So many ended cells still get what their threads and widgets send."""
+
+Listener = Callable[[Header, list[Frame]], bool]
+"""Takes an event of a gang; True when that was the last one."""
+
+
+class Listeners:
+    """The listeners of one pool, by the id of their task."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, Listener] = {}
+        self._late: dict[str, Listener] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners)
+
+    def add(self, task_id: str, listener: Listener) -> None:
+        """Listen for the events of a task."""
+        self._listeners[task_id] = listener
+
+    def discard(self, task_id: str) -> None:
+        """Forget a task that did not get as far as the owner."""
+        self._listeners.pop(task_id, None)
+
+    def handle(self, header: Header, frames: list[Frame]) -> bool:
+        """Hand an event to its listener; False if nobody listens for its task."""
+        task_id = header.get("task", "")
+        if task_id in self._listeners:
+            if self._listeners[task_id](header, frames):
+                self._keep_late(task_id)
+        elif task_id in self._late:  # a thread that the cell left behind, or a widget of it
+            self._late[task_id](header, frames)
+        else:
+            return False
+        return True
+
+    def _keep_late(self, task_id: str) -> None:
+        self._late[task_id] = self._listeners.pop(task_id)
+        while len(self._late) > LATE:
+            self._late.pop(next(iter(self._late)))

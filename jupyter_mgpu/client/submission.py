@@ -1,0 +1,185 @@
+"""Hands tasks and gangs to the owner: packed now, with what the engines must follow."""
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypedDict, Unpack
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.activity import Activity
+from jupyter_mgpu.client.listeners import Listener, Listeners
+from jupyter_mgpu.client.task_futures import TaskFutures
+from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.sending import Follow
+from jupyter_mgpu.wire import Frame, Header
+
+
+class TaskChoices(TypedDict, total=False):
+    """How a task is run.
+
+    Attributes:
+        name: What the task is called; the function's name and a number by default.
+        priority: Higher ones start first; 0 by default.
+        timeout: Seconds from its start after which the task is ended; None for never.
+        retries: How often it is run again when its engine dies; 0 by default.
+        rank: The rank that must run it; any by default.
+        is_recorded: Whether its end is written to disk; True by default.
+    """
+
+    name: str | None
+    priority: int
+    timeout: float | None
+    retries: int
+    rank: int | None
+    is_recorded: bool
+
+
+class Submission:
+    """Submits to one pool. Any thread may.
+
+    Args:
+        owner: Where tasks go.
+        futures: Takes the futures of tasks.
+        gangs: Takes the listeners of gangs.
+        activity: Woken by each submission.
+        check_open: Raises PoolClosedError when the pool has ended.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        futures: TaskFutures,
+        gangs: Listeners,
+        activity: Activity,
+        check_open: Callable[[], None],
+    ) -> None:
+        self._owner = owner
+        self._futures = futures
+        self._gangs = gangs
+        self._activity = activity
+        self._check_open = check_open
+        self._follow = Follow()
+        self._numbers = itertools.count(1)
+        self._names: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def call(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        **choices: Unpack[TaskChoices],
+    ) -> TaskFuture:
+        """Queue a call.
+
+        Raises:
+            PackingError: If the function or an argument cannot be pickled.
+            PoolClosedError: If the pool has ended.
+            ValueError: If a number makes no sense.
+        """
+        self._check_open()
+        rank, timeout_s = choices.get("rank"), choices.get("timeout")
+        retries = choices.get("retries", 0)
+        _check(timeout_s, retries)
+        frames = pack_call(fn, args, kwargs)
+        created = datetime.now(UTC)
+        task = Task(
+            id=self.next_id("t"),
+            name=choices.get("name") or self._name_for(fn),
+            header={"kind": "call", "recorded": choices.get("is_recorded", True)},
+            frames=frames,
+            ranks=() if rank is None else (rank,),
+            priority=choices.get("priority", 0),
+            timeout_s=timeout_s,
+            retries=retries,
+            info=_info(created),
+        )
+        self._add_follow(task)
+        future = TaskFuture(task.id, task.name, self._futures, created)
+        self._futures.add(future)
+        self._send(task, self._futures.discard)
+        return future
+
+    def new_gang(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        header: Header,
+        frames: list[Frame] | dict[int, list[Frame]],
+        timeout_s: float | None,
+    ) -> Task:
+        """Make a task that needs several ranks at the same time; `gang` queues it."""
+        task = Task(
+            id=self.next_id("g"),
+            name=name,
+            header=header,
+            frames=frames,
+            ranks=ranks,
+            is_gang=True,
+            timeout_s=timeout_s,
+            info=_info(datetime.now(UTC)),
+        )
+        self._add_follow(task)
+        return task
+
+    def gang(self, task: Task, listener: Listener) -> None:
+        """Queue a cell or call that needs several ranks at the same time."""
+        self._check_open()
+        self._gangs.add(task.id, listener)
+        self._send(task, self._gangs.discard)
+
+    def next_id(self, kind: str) -> str:
+        """Return an id that nothing else of this pool has."""
+        return f"{kind}{next(self._numbers)}"
+
+    def _name_for(self, fn: Callable[..., Any]) -> str:
+        base = name_of(fn)
+        with self._lock:
+            number = self._names[base] = self._names.get(base, 0) + 1
+        return f"{base}-{number}"
+
+    def _add_follow(self, task: Task) -> None:
+        """Let the engines follow the kernel's working folder, paths and environment."""
+        state = self._follow.state()
+        if state is not None:
+            task.header["follow"] = state
+
+    def _send(self, task: Task, undo: Callable[[str], None]) -> None:
+        try:
+            self._owner.submit(task)
+        except PoolClosedError:
+            undo(task.id)
+            raise
+        self._activity.wake()
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return what people call a function."""
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def pack_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Frame]:
+    """Pack a call as it is now: later changes of its arguments are not seen.
+
+    Raises:
+        PackingError: If a part cannot be pickled; it says which.
+    """
+    call = (fn, tuple(args), dict(kwargs))
+    return packing.pack(call, copy=True, labels=("function", "args", "kwargs"))
+
+
+def _info(created: datetime) -> dict[str, Any]:
+    return {"created": created.isoformat(timespec="milliseconds")}
+
+
+def _check(timeout: float | None, retries: int) -> None:
+    if timeout is not None and timeout <= 0:
+        raise ValueError(f"A time-out of {timeout:g} s was given; it must be above 0, or None.")
+    if retries < 0:
+        raise ValueError(f"{retries} retries were given; it must be 0 or more.")

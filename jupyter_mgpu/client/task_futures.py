@@ -1,0 +1,190 @@
+"""The futures of a pool's tasks: what the owner tells of a task becomes their state."""
+
+import contextlib
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
+from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.output import failures, publisher
+from jupyter_mgpu.output.task_display import TaskDisplay
+from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.wire import Frame, Header
+
+ENDED_ROWS = 200
+
+
+class TaskFutures:
+    """The futures of queued and running tasks, and a line for each of the last that ended.
+
+    It is also what a future asks to end or show its task.
+
+    Args:
+        owner: The pool's owner.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._open: dict[str, TaskFuture] = {}
+        self._displays: dict[str, TaskDisplay] = {}
+        self._ended_rows: deque[dict[str, Any]] = deque(maxlen=ENDED_ROWS)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, future: TaskFuture) -> None:
+        """Take the future of a task that is about to be submitted."""
+        self._open[future.id] = future
+
+    def discard(self, task_id: str) -> None:
+        """Forget a task that did not get as far as the owner."""
+        self._open.pop(task_id, None)
+
+    def all(self) -> list[TaskFuture]:
+        """Return the futures of queued and running tasks."""
+        return list(self._open.values())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Describe the tasks: running, queued, and the last that ended."""
+        return [*map(_row, self.all()), *reversed(self._ended_rows)]
+
+    # --- what futures ask --------------------------------------------------------------
+
+    def cancel_task(self, task_id: str) -> None:
+        """End a task; see `TaskFuture.cancel`."""
+        future = self._open.pop(task_id, None)
+        if future is not None:
+            self._remember(future)
+        with contextlib.suppress(PoolClosedError):
+            self._owner.cancel(task_id)
+
+    def request_stop(self, task_id: str) -> None:
+        """Ask a task to end by itself; see `TaskFuture.request_stop`."""
+        with contextlib.suppress(PoolClosedError):
+            self._owner.request_stop(task_id)
+
+    def show_task(self, future: TaskFuture) -> None:
+        """Stream a task's diary into the current cell; see `TaskFuture.show`."""
+        log = self._owner.engines[future.rank].log if future.rank is not None else None
+        display = TaskDisplay(future, publisher.capture(), str(log) if log else None)
+        self._displays[future.id] = display
+        try:
+            display.wait()
+        finally:
+            self._displays.pop(future.id, None)
+
+    # --- the owner's events ------------------------------------------------------------
+
+    def handle_at_once(self, header: Header, frames: list[Frame]) -> bool:
+        """Take an event if that is quick and runs no code of users; False if it is not."""
+        future = self._open.get(header.get("task", ""))
+        if future is None or future.id in self._displays:
+            return False
+        if header["op"] == "started":
+            self._on_started(future, header)
+            return True
+        if header["op"] == "done" and header["status"] == "ok":
+            with contextlib.suppress(packing.NotPlainError):
+                _settle_ok(future, packing.unpack_plain(frames))
+                return True
+        if header["op"] == "ended" and future.done():
+            self._on_ended(future, header)
+            return True
+        return False
+
+    def handle(self, header: Header, frames: list[Frame]) -> None:
+        """Take an event, if it is one of an open task."""
+        future = self._open.get(header.get("task", ""))
+        if future is None:
+            return
+        operation = header["op"]
+        if operation == "started":
+            self._on_started(future, header)
+        elif operation == "output":
+            future._diary.write(header["text"], header.get("dropped", 0))  # noqa: SLF001 - the future's own side of the pool
+        elif operation == "report":
+            future.metrics.append({"step": header["step"], **header["metrics"]})
+        elif operation == "progress":
+            future.progress = header["value"]
+        elif operation == "retry":
+            future._is_running = False  # noqa: SLF001 - the future's own side of the pool
+        elif operation == "done":
+            self._on_done(future, header, frames)
+        elif operation == "ended":
+            self._on_ended(future, header)
+        display = self._displays.get(future.id)
+        if display is not None:
+            display.handle(header)
+
+    def _on_started(self, future: TaskFuture, header: Header) -> None:
+        future.rank = header["rank"]
+        future.device = self._owner.device(header["rank"])
+        future.started = datetime.now(UTC)
+        future._is_running = True  # noqa: SLF001 - the future's own side of the pool
+
+    def _on_done(self, future: TaskFuture, header: Header, frames: list[Frame]) -> None:
+        """Give a future the result or the exception that its engine sent."""
+        rank = header["rank"]
+        if header["status"] == "ok":
+            try:
+                result = packing.unpack(frames)
+            except BaseException as error:  # noqa: BLE001 - becomes the future's exception
+                error.add_note(f"The result of the task {future.name!r} came from rank {rank}.")
+                _set(future, error=error)
+            else:
+                _settle_ok(future, result)
+        elif header["status"] == "died":
+            died = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+            _set(future, error=died)
+        else:
+            device = self._owner.device(rank)
+            _set(future, error=failures.rebuild(header["failure"], frames, rank, device))
+
+    def _on_ended(self, future: TaskFuture, header: Header) -> None:
+        self._open.pop(future.id, None)
+        future.finished = future.finished or datetime.now(UTC)
+        if not future.done():
+            _settle_undone(future, header)
+        self._remember(future)
+
+    def _remember(self, future: TaskFuture) -> None:
+        """Keep a line of an ended task; its result goes with its future."""
+        self._ended_rows.append(_row(future))
+
+
+def _settle_ok(future: TaskFuture, result: Any) -> None:
+    future.finished = datetime.now(UTC)
+    _set(future, result=result)
+
+
+def _settle_undone(future: TaskFuture, header: Header) -> None:
+    """End a future whose task sent no result: it was cancelled, or it never ran."""
+    if header.get("reason") == "timeout":
+        _set(future, error=TaskTimeoutError(header["message"]))
+    elif header["state"] == "cancelled":
+        future.cancel()
+    else:
+        message = header.get("message") or f"The task {future.name!r} did not run."
+        _set(future, error=MgpuError(message))
+
+
+def _set(future: TaskFuture, *, result: Any = None, error: BaseException | None = None) -> None:
+    with contextlib.suppress(Exception):  # cancelled in this very moment
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def _row(future: TaskFuture) -> dict[str, Any]:
+    begun, ended = future.started, future.finished or datetime.now(UTC)
+    return {
+        "name": future.name,
+        "state": str(future.state),
+        "rank": future.rank,
+        "seconds": round((ended - begun).total_seconds(), 1) if begun else None,
+        "progress": future.progress,
+        "metrics": future.last_metrics,
+    }

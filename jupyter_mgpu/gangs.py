@@ -1,0 +1,190 @@
+"""A gang: one cell or call that runs on several ranks at the same time."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
+from jupyter_mgpu.output import failures
+from jupyter_mgpu.output.cell_output import CellOutput
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.wire import Frame, Header
+
+LOOK_S = 5.0
+HANG_S = 30.0
+"""A rank that stands so long in a collective which others have left is told as waiting."""
+ANSWER_S = 5.0
+STOP_S = 1.8
+"""A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
+
+
+class Gang:
+    """One cell or call on several ranks, from its submission to the last rank's end.
+
+    Args:
+        pool: Where it runs.
+        task: What runs.
+        output: Where its output goes.
+        on_rank_done: Called once per rank, with its reply, as soon as that is there.
+        repack: Packs a rank's names again, without what it no longer has.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        task: Task,
+        output: CellOutput,
+        on_rank_done: Callable[[int, Header], None],
+        repack: Callable[[int, Sequence[int]], list[Frame]] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._task = task
+        self._output = output
+        self._on_rank_done = on_rank_done
+        self._repack = repack
+        self._left = set(task.ranks)
+        self._is_running = self._has_status = False
+        self._end: Header | None = None
+        self._over = threading.Event()
+        self.replies: dict[int, tuple[Header, list[Frame]]] = {}
+
+    def run(self) -> None:
+        """Submit it and wait for its end.
+
+        Raises:
+            KeyboardInterrupt: At a Stop, within 2 s; a second Stop replaces what still runs.
+            BaseException: What the first failing rank raised, with the others folded into it.
+        """
+        self._pool.submission.gang(self._task, self.listen)
+        try:
+            while not self._over.wait(LOOK_S):
+                self._look_for_a_hang()
+        except KeyboardInterrupt:
+            self._stop()
+            raise self._interrupted() from None
+        finally:
+            self._output.finish(self._outcomes())
+        self._raise()
+
+    def _look_for_a_hang(self) -> None:
+        """Say which ranks wait in a collective for ranks that have ended or do not come."""
+        if not self._is_running:
+            return
+        places = {rank: self._place(rank) for rank in sorted(self._left)}
+        waiting = {r: p for r, p in places.items() if p and p["still_s"] > HANG_S}
+        if waiting and len(waiting) < len(self._task.ranks):
+            parts = [
+                f"rank {rank} in {place['operation']} since {place['still_s']:.0f} s "
+                f"({place['where']})"
+                for rank, place in waiting.items()
+            ]
+            ended = sorted(set(self._task.ranks) - self._left)
+            parts += [f"rank {rank} has ended" for rank in ended]
+            self._show("waits: " + "; ".join(parts))
+
+    def _place(self, rank: int) -> dict[str, Any] | None:
+        try:
+            group = self._pool.owner.rpc(rank, "stack").result(ANSWER_S)["group"]
+        except (MgpuError, TimeoutError):
+            return None
+        return group if group["operation"] else None
+
+    def _outcomes(self) -> dict[int, str]:
+        """Say how the ranks ended that did not end well."""
+        words = dict.fromkeys(sorted(self._left), "stopping")
+        for rank, (header, _) in self.replies.items():
+            if header.get("interrupted"):
+                words[rank] = "interrupted"
+            elif header["status"] != "ok":
+                words[rank] = header.get("failure", {}).get("ename", "died")
+        return words
+
+    def listen(self, header: Header, frames: list[Frame]) -> bool:
+        """Take an event of this gang; True when there will be no more."""
+        operation = header["op"]
+        if operation == "done":
+            self.replies[header["rank"]] = (header, frames)
+            self._left.discard(header["rank"])
+            self._on_rank_done(header["rank"], header)
+        elif operation == "ended":
+            self._end = header
+            if not self._is_running:
+                self._left.clear()
+        elif operation == "started":
+            self._is_running = True
+            if self._has_status:
+                self._show("")
+        elif operation == "missing" and self._repack is not None:
+            frames = self._repack(header["rank"], header["handles"])
+            self._pool.owner.resend(self._task.id, header["rank"], frames)
+        elif operation == "waiting":
+            self._show(_waiting_line(header))
+        elif operation == "stopping":
+            ranks = ", ".join(str(rank) for rank in header["ranks"])
+            self._show(f"rank {ranks}: stopping; a second Stop replaces what still runs")
+        elif "rank" in header:
+            self._output.handle(header["rank"], header, frames)
+        is_over = self._end is not None and not self._left
+        if is_over:
+            self._over.set()
+        return is_over
+
+    def _show(self, status: str) -> None:
+        self._has_status = bool(status)
+        self._output.status(status)
+
+    def _stop(self) -> None:
+        deadline_s = time.monotonic() + STOP_S
+        self._pool.owner.interrupt(self._task.id)
+        while not self._over.is_set() and (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                self._over.wait(left_s)
+            except KeyboardInterrupt:
+                self._pool.owner.interrupt(self._task.id, force=True)
+
+    def _interrupted(self) -> KeyboardInterrupt:
+        left = ", ".join(str(rank) for rank in sorted(self._left))
+        text = (
+            f"The cell was stopped; rank {left} still stops." if left else "The cell was stopped."
+        )
+        error = KeyboardInterrupt(text)
+        # IPython shows this instead of the lines in here where the notebook waited.
+        error.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
+        return error
+
+    def _raise(self) -> None:
+        end = self._end or {}
+        if end.get("reason") == "timeout":
+            raise TaskTimeoutError(end["message"])
+        if end.get("reason") == "no engines":
+            raise MgpuError(end["message"])
+        if end.get("state") == "cancelled":
+            raise PoolClosedError(f"The cell was cancelled: {end.get('reason')}.")
+        errors = {
+            rank: self._rebuild(rank, header, frames)
+            for rank, (header, frames) in self.replies.items()
+            if header["status"] != "ok"
+        }
+        if errors:
+            # A death is the cause, even if another rank's broken connection was heard of first.
+            died = [r for r, (h, _) in self.replies.items() if h.get("is_replaced") is False]
+            raise failures.merge(errors, died[0] if died else end.get("first"))
+
+    def _rebuild(self, rank: int, header: Header, frames: list[Frame]) -> BaseException:
+        if header["status"] == "died":
+            return EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
+        # Nobody pressed Stop: we have interrupted this rank, because another one failed.
+        header["failure"]["aborted"] |= header["interrupted"]
+        return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
+
+
+def _waiting_line(header: Header) -> str:
+    busy = [
+        f"rank {rank}: {name!r}, {int(seconds) // 60}:{int(seconds) % 60:02d}"
+        for rank, name, seconds in header["busy"]
+    ]
+    idle = ",".join(str(rank) for rank in header["idle"])
+    offer = f" (idle: add --ranks {idle} to run there)" if idle and busy else ""
+    return f"waiting for {'; '.join(busy) or 'its turn'}{offer}"

@@ -1,0 +1,109 @@
+"""Makes an open pool larger or smaller, or another one, when it is asked for again."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from jupyter_mgpu import gpus as devices
+from jupyter_mgpu.errors import SelectionError
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
+from jupyter_mgpu.opening.new_pool import PoolOptions, choose, open_pool
+from jupyter_mgpu.output import notices
+from jupyter_mgpu.pool import Pool
+
+
+def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
+    """Bring an open pool to the size, and to the GPUs, that are asked for now.
+
+    Returns:
+        The pool, or a new one that has taken its place.
+
+    Raises:
+        SelectionError: If tasks or variables would be lost; it names them.
+    """
+    more = _more(pool, request)
+    if more is None:
+        return _reopen(pool, request, options)
+    if pool.size < more.smallest or (more.largest or 0) > pool.size:
+        _grow(pool, more, options)
+    elif more.largest is not None and more.largest < pool.size:
+        _shrink(pool, more.largest)
+    return pool
+
+
+def _reopen(pool: Pool, request: Request, options: PoolOptions) -> Pool:
+    lost = [*_losses(pool, pool.ranks), *(f"task {task.name!r}" for task in pool.tasks())]
+    if lost:
+        open_on = ", ".join(pool.device(rank) for rank in pool.ranks)
+        raise SelectionError(
+            f"Other GPUs or options were asked for, but the pool {pool.name!r} is open on "
+            f"{open_on}, and would lose what is there: {'; '.join(lost)}. Add --restart to "
+            "lose it, or another --name to have both."
+        )
+    pool.shutdown(wait_for_tasks=False)
+    return open_pool(request, options)
+
+
+def _more(pool: Pool, request: Request) -> Request | None:
+    """Say what an open pool should become by growing or shrinking; None if that cannot be."""
+    had = pool.request
+    for option, default in (("per_gpu", 1), ("gpus_per_engine", 1), ("visible", "own")):
+        asked = getattr(request, option)
+        if asked not in (default, getattr(had, option)):
+            return None
+    wish = replace(
+        request,
+        per_gpu=had.per_gpu,
+        gpus_per_engine=had.gpus_per_engine,
+        visible=had.visible,
+        first_rank=pool.size,
+    )
+    if wish.gpus is not None:
+        named = [device.uuid for device in devices.named(wish.gpus)]
+        held = list(dict.fromkeys(u for r in pool.ranks for u in pool.claims[r].gpu_uuids))
+        if held[: len(named)] != named[: len(held)]:
+            return None
+        if wish.n is None:
+            wish = replace(wish, n=wish.num_engines(len(named)))
+        wish = replace(wish, gpus=",".join(named[len(held) :]) or None)
+    if wish.visible == "pool" and (wish.largest or 0) > pool.size:
+        return None  # the engines that run would have to see the new GPUs as well
+    return wish
+
+
+def _grow(pool: Pool, more: Request, options: PoolOptions) -> None:
+    least, most = more.smallest - pool.size, (more.largest or more.smallest) - pool.size
+    choice = choose(replace(more, n=(max(1, least), most)), options)
+    try:
+        if pool.claims and not choice.has_gpus:
+            raise SelectionError(" ".join(choice.sentences))
+        for sentence in choice.sentences if choice.has_gpus else ():
+            notices.say(sentence)
+        plans = plan_engines(choice, pool.size + len(choice.slots))
+        pool.grow(plans, claims_of(choice))
+    except BaseException:
+        choice.drop()
+        raise
+
+
+def _shrink(pool: Pool, size: int) -> None:
+    losses = _losses(pool, pool.ranks[size:])
+    if losses:
+        raise SelectionError(
+            f"A pool of {size} was asked for, but that would lose what is there: "
+            f"{'; '.join(losses)}. Add --restart to lose it."
+        )
+    pool.shrink(size)
+
+
+def _losses(pool: Pool, ranks: Iterable[int]) -> list[str]:
+    """Say what would be lost with the engines of some ranks: tasks and variables."""
+    losses = []
+    for rank in ranks:
+        task = pool.owner.engines[rank].task
+        names = sorted(pool.sender.names_on(rank))
+        if task is not None:
+            losses.append(f"rank {rank} runs {task.name!r}")
+        if names:
+            losses.append(f"rank {rank} has {', '.join(names[:8])}")
+    return losses

@@ -1,0 +1,59 @@
+"""What a pool and its engines are started with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from jupyter_mgpu.rendezvous import Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What one rank's engine is started with.
+
+    Attributes:
+        rank: Its place in the pool.
+        device: What it runs on, in words.
+        torch_device: What its `device` variable says: `cuda:0` or `cpu`.
+        environment: Its pin and rendezvous variables.
+        prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
+            wrong. None for a CPU engine.
+    """
+
+    rank: int
+    device: str
+    torch_device: str
+    environment: dict[str, str]
+    prove: Callable[[], tuple[bool, str | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """What a pool is started with.
+
+    Attributes:
+        name: Unique among this kernel's pools.
+        engines: One plan per rank, in rank order.
+        folder: The pool's private folder (0700); removed at the end.
+        rendezvous: Where the ranks meet for collectives.
+        kernel_id: The Jupyter kernel, if there is one.
+        notebook: Its notebook, if known.
+        idle_timeout_s: After how long an unused pool ends; None for never.
+        visible: Whether an engine sees its own GPUs or all of the pool.
+        shares_gpu: Several engines share a GPU.
+        start_timeout_s: How long an engine may take to start.
+    """
+
+    name: str
+    engines: tuple[EnginePlan, ...]
+    folder: Path
+    rendezvous: Rendezvous
+    kernel_id: str | None = None
+    notebook: str | None = None
+    idle_timeout_s: float | None = None
+    visible: Literal["own", "pool"] = "own"
+    shares_gpu: bool = False
+    start_timeout_s: float = 60.0
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

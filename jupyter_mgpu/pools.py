@@ -1,0 +1,65 @@
+"""The open pools of this kernel: by name, the latest, all; ended when the kernel ends."""
+
+import atexit
+import os
+from typing import Any
+
+from jupyter_mgpu.pool import Pool
+
+_pools: dict[str, Pool] = {}
+_latest: Pool | None = None
+
+
+def register(pool: Pool) -> None:
+    """Let an open pool be found; it is the latest one now."""
+    global _latest
+    _pools[pool.name] = pool
+    _latest = pool
+
+
+def unregister(pool: Pool) -> None:
+    """Forget a pool that has ended."""
+    global _latest
+    _pools.pop(pool.name, None)
+    if _latest is pool:
+        _latest = next(reversed(_pools.values()), None)
+
+
+def latest_pool() -> Pool | None:
+    """Return the open pool that was started last, or None."""
+    return _latest
+
+
+def find_pool(name: str) -> Pool | None:
+    """Return an open pool of this kernel by name, or None."""
+    return _pools.get(name)
+
+
+def open_pools() -> list[Pool]:
+    """Return every open pool of this kernel."""
+    return list(_pools.values())
+
+
+def on_cell(result: Any) -> None:
+    """Let the pools know which names a cell of the notebook has bound; IPython calls it."""
+    for pool in open_pools():
+        pool.sender.cell_finished(result.info.raw_cell or "", failed=not result.success)
+
+
+def _shutdown_all() -> None:
+    for pool in open_pools():
+        pool.shutdown(wait_for_tasks=False)
+
+
+atexit.register(_shutdown_all)
+
+
+def _after_fork() -> None:
+    """Make a forked child forget the pools: they belong to its parent."""
+    global _latest
+    _pools.clear()
+    _latest = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
