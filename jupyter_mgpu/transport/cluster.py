@@ -129,13 +129,17 @@ class PoolCluster:
 
     @property
     def controller_pid(self) -> int | None:
-        """The controller's process, None when it does not run."""
+        """The controller's process, None when it does not run.
+
+        ipyparallel learns of its end later, by up to 40 ms with an old psutil.
+        """
         controller = self._cluster.controller
-        return controller.pid if controller is not None and controller.running else None
+        is_running = controller is not None and controller.running and _is_alive(controller.pid)
+        return controller.pid if is_running else None
 
     async def ensure_controller(self) -> None:
         """Start a new controller if the old one died; engines started before do not join it."""
-        if self._cluster.controller is not None and not self._cluster.controller.running:
+        if self._cluster.controller is not None and self.controller_pid is None:
             self._cluster.controller = None
             for file in (self._folder / "profile" / "security").glob("ipcontroller-*"):
                 file.unlink(missing_ok=True)
@@ -227,7 +231,7 @@ class PoolCluster:
         pid = self.controller_pid
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            while self.controller_pid is not None and _is_alive(pid):
+            while self.controller_pid is not None:
                 await asyncio.sleep(0.005)
 
 
