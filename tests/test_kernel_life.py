@@ -206,8 +206,11 @@ def test_starting_and_ending_pools_costs_the_kernel_nothing(nb: Notebook) -> Non
 
     nb.check("for _ in range(5): live()")
 
+    def are_threads_gone() -> bool:  # that of a controller which was ended a moment ago as well
+        return last_line(nb, "print(json.dumps(measure()))")[1] == threads
+
+    wait_until(are_threads_gone, 10, "the end of the pools' threads")
     after = last_line(nb, "print(json.dumps(measure()))")
-    assert after[1] == threads
     assert after[2] <= descriptors
     assert after[0] < memory_mib + 5
     assert [p for p in psutil.Process(nb.pid).children() if p.status() == "zombie"] == []
@@ -291,20 +294,59 @@ FALSE_PYTHON = """#!/bin/sh
 echo "$0 $*" >> "{marker}"
 exit 1
 """
+WRAPPER = """#!/bin/sh
+# As `uv run` does: the interpreter's folder is known to the wrapper, and PATH leads elsewhere.
+export PATH="{folder}:$PATH" VIRTUAL_ENV="{folder}" UV_RUN_RECURSION_DEPTH=1
+"$@" &
+trap 'kill -TERM $!' TERM
+trap 'kill -INT $!' INT
+until wait $!; [ $? -lt 128 ]; do kill -0 $! 2>/dev/null || break; done
+"""
 
 
-def test_engines_run_the_kernels_own_python_whatever_the_path_says(tmp_path: Path) -> None:
-    marker = tmp_path / "called"
-    for name in ("python", "python3", Path(sys.executable).name):
-        (tmp_path / name).write_text(FALSE_PYTHON.format(marker=marker))
-        (tmp_path / name).chmod(0o755)
+def test_engines_run_the_kernels_own_python_whoever_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker, bin_folder = tmp_path / "called", tmp_path / "bin"
+    bin_folder.mkdir()
+    scripts = {
+        name: FALSE_PYTHON.format(marker=marker)
+        for name in ("python", "python3", Path(sys.executable).name)
+    }
+    scripts["run"] = WRAPPER.format(folder=bin_folder)
+    for name, script in scripts.items():
+        (bin_folder / name).write_text(script)
+        (bin_folder / name).chmod(0o755)
+    kernel_behind(tmp_path, [str(bin_folder / "run")])
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
 
-    with notebook({"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}) as nb:
-        nb.check(f"{LOAD}\n%parpool 1")
+    with notebook() as nb:
+        assert nb.value("__import__('psutil').Process().parent().name()") == "run"
+        assert nb.value("__import__('shutil').which('python')") == str(bin_folder / "python")
+        nb.check(f"{LOAD}\n%parpool 2")
         facts = "(sys.executable, sys.prefix, sys.base_prefix, sys.version)"
-        kernels = nb.value(facts)
-        nb.check(f"%%spmd --quiet\nimport sys\nfacts = {facts}")
-        engines = nb.value("mgpu.current_pool()['facts'][0]")
+        kernels, path = nb.value(f"({facts}, sys.path)")
+        nb.check(f"%%spmd --quiet\nimport sys\nfacts, path = {facts}, sys.path")
+        engines = nb.value("list(mgpu.current_pool()['facts'])")
+        paths = nb.value("list(mgpu.current_pool()['path'])")
+        traces = traces_of(nb)
+        (child,) = psutil.Process(nb.pid).children()  # the wrapper's: the kernel itself
+        child.kill()
+        wait_until(traces.are_gone, 10, "the end of everything")
 
-    assert engines == kernels
+    assert engines == [kernels] * 2
+    assert [found[: len(path)] for found in paths] == [path] * 2
     assert not marker.exists()
+
+
+def test_files_beside_the_notebook_hide_no_library_from_the_engines(tmp_path: Path) -> None:
+    for name in ("random", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('this is the user\\'s own file')\n")
+    (tmp_path / "neighbour.py").write_text("VALUE = 7\n")
+
+    with notebook(cwd=str(tmp_path)) as nb:
+        nb.check(f"{LOAD}\n%parpool 1")
+
+        cell = nb.check("%%spmd\nimport random, neighbour\nprint(neighbour.VALUE)")
+
+    assert cell.stdout == "7\n"

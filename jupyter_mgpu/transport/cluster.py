@@ -123,7 +123,7 @@ class PoolCluster:
     async def start_controller(self) -> None:
         """Start the controller; engines wait for its connection file."""
         await self._cluster.start_controller(
-            controller_cmd=[sys.executable, "-m", "jupyter_mgpu.transport.controller_app"],
+            controller_cmd=_python("jupyter_mgpu.transport.controller_app"),
             environment=self._environment(),
         )
 
@@ -185,12 +185,7 @@ class PoolCluster:
             1,
             engine_set_id=name,
             environment=settings,
-            engine_cmd=[
-                sys.executable,
-                *_interpreter_flags(),
-                "-m",
-                "jupyter_mgpu.transport.engine_app",
-            ],
+            engine_cmd=_python("jupyter_mgpu.transport.engine_app", *_interpreter_flags()),
             engine_args=[
                 f"--IPEngine.id={rank}",
                 # The guard ends an engine whose owner died; a dead controller is no reason to.
@@ -233,6 +228,11 @@ class PoolCluster:
             os.kill(pid, signal.SIGKILL)
             while self.controller_pid is not None:
                 await asyncio.sleep(0.005)
+
+
+def _python(module: str, *flags: str) -> list[str]:
+    """Run a module without the working folder on its path, where files may hide libraries."""
+    return [sys.executable, *flags, "-P", "-m", module]
 
 
 def _interpreter_flags() -> list[str]:

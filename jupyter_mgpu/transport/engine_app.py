@@ -44,6 +44,11 @@ class EngineKernel(IPythonParallelKernel):
 class EngineApp(app.IPEngine):
     """One engine of the pool."""
 
+    def init_engine(self) -> None:  # noqa: D102 - as in the base class
+        super().init_engine()
+        # The base puts the working folder first, where a file of the user's may hide a library.
+        _take_kernels_path()
+
     def load_connection_file(self) -> None:  # noqa: D102 - as in the base class
         if not self.connection_info_env:
             _wait_for_json(Path(self.url_file), float(self.wait_for_url_file))
@@ -68,10 +73,14 @@ def _wait_for_json(path: Path, timeout: float) -> None:
             return
 
 
+def _take_kernels_path() -> None:
+    sys.path[:] = json.loads(os.environ["MGPU_SYS_PATH"])
+
+
 def main() -> None:
     """Run the engine until it is told to end."""
     app.Kernel = EngineKernel
-    sys.path[:] = json.loads(os.environ["MGPU_SYS_PATH"])
+    _take_kernels_path()
     EngineApp.launch_instance()
 
 
