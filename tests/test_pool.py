@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_mgpu.errors import OwnerError, PoolClosedError, PoolStartError, SelectionError
+from jupyter_mgpu.errors import (
+    EngineDiedError,
+    MgpuError,
+    OwnerError,
+    PoolClosedError,
+    PoolStartError,
+    SelectionError,
+)
 from jupyter_mgpu.owner import endpoint, records
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import current_pool, parpool, pool_named
@@ -40,7 +47,8 @@ def test_a_pool_ends_with_its_with_block_and_leaves_nothing() -> None:
 
 def test_a_pool_ends_within_five_seconds_whatever_its_engines_do() -> None:
     pool = parpool(3, name="stuck")
-    pool.submit_task(exec, ("while 1: pass",), rank=0)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile 1: pass"
+    pool.submit_task(exec, (deaf,), rank=0)
     pool.submit_task(time.sleep, (999,), rank=1)
     os.kill(pool.engines[2].pid, signal.SIGSTOP)
     pids = processes_of(pool)
@@ -255,6 +263,35 @@ def test_an_engine_that_exits_at_its_start_fails_the_pool_with_its_words(
 
     with pytest.raises(Exception, match="open pools are"):
         pool_named("broken")
+
+
+def test_without_any_engine_a_task_ends_at_once_until_a_restart_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        f"if 'MGPU_RANK' in os.environ and os.path.exists({str(broken)!r}):\n"
+        "    os.write(2, b'licence expired\\n'); os._exit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with parpool(1, name="hopeless") as pool:
+        broken.touch()
+        running = pool.submit(time.sleep, 999)
+        queued = pool.submit(os.getpid)
+        wait_until(running.running)
+
+        os.kill(pool.engines[0].pid, signal.SIGKILL)
+
+        assert isinstance(running.exception(5), EngineDiedError)
+        with pytest.raises(MgpuError, match=r"no engines for it: that of rank 0"):
+            queued.result(20)
+        with pytest.raises(MgpuError, match=r"%parpool restart"):
+            pool.submit(os.getpid).result(2)
+        broken.unlink()
+        pool.restart()
+        wait_until(lambda: pool.engines[0].state == "idle", 20, "a new engine")
+        assert pool.submit(os.getpid).result(5) == pool.engines[0].pid
 
 
 def test_an_engine_that_hangs_at_its_start_is_told_after_the_time_out(

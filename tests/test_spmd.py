@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from notebooks import Notebook, wait_until
+from notebooks import Notebook, notebook, wait_until
 
 
 def test_the_cell_runs_on_all_ranks_and_shows_each_ranks_output(nb: Notebook) -> None:
@@ -361,3 +361,16 @@ def test_stop_while_a_cell_waits_cancels_only_the_wait(nb: Notebook) -> None:
     assert cell.ename == "KeyboardInterrupt"
     assert "my turn" not in cell.text
     assert nb.value("slow.result(10)") is None
+
+
+def test_cells_and_tasks_need_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('there is no torch here')\n")
+
+    with notebook({"PYTHONPATH": str(tmp_path)}) as nb:
+        nb.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 2")
+        assert nb.run("import torch").ename == "ImportError"
+        nb.check("x = [1, 2]")
+
+        assert "[1] 4" in nb.check("%%spmd\nprint(sum(x) + rank)").text
+        assert nb.run("%%spmd\nif rank == 1: 1 / 0").ename == "ZeroDivisionError"
+        assert nb.value("mgpu.parfeval(pow, 6, 2).result(10)") == 36

@@ -1,4 +1,6 @@
-"""What libraries find in a `%%spmd` cell: torchrun's environment, DataLoader workers, widgets."""
+"""What libraries find in a `%%spmd` cell: torchrun's environment, DataLoader workers, figures."""
+
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,28 @@ def test_late_output_of_a_thread_lands_in_its_cell(torch_nb: Notebook) -> None:
     assert "later" not in cell.text
 
     torch_nb.wait_for_output(cell, "later", 10)
+
+
+PNG = "iVBOR"  # the signature, in base64
+FIGURE = """%%spmd
+import matplotlib.pyplot as plt
+plt.figure(figsize=(1 + rank, 1), dpi=100)
+plt.plot([1])
+plt.show()
+"""
+
+
+def test_fresh_engines_draw_at_once_without_a_screen_and_without_caches(tmp_path: Path) -> None:
+    environment = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "MPLCONFIGDIR": str(tmp_path)}
+
+    with notebook(environment) as nb:
+        nb.check("import os; del os.environ['DISPLAY'], os.environ['WAYLAND_DISPLAY']")
+        nb.check("%load_ext jupyter_mgpu\n%parpool 2")
+        cell = nb.check(FIGURE, timeout=120)
+
+    shown = [(data["text/plain"], data.get("image/png", "")[:5]) for data in cell.displays]
+    headers_and_figures = sorted(zip(shown[::2], shown[1::2], strict=True))
+    assert headers_and_figures == [
+        (("rank 0 (CPU):", ""), ("<Figure size 100x100 with 1 Axes>", PNG)),
+        (("rank 1 (CPU):", ""), ("<Figure size 200x100 with 1 Axes>", PNG)),
+    ]

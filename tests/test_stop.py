@@ -57,6 +57,7 @@ STUCK = {
     "an await": "import asyncio; await asyncio.sleep(99)",
     "a loop in an async cell": "import asyncio\nawait asyncio.sleep(0)\nwhile True: pass",
     "an event": "import threading; threading.Event().wait()",
+    "a flood": "while True: print('in it', 'x' * 100)",
 }
 
 
@@ -219,6 +220,20 @@ def test_a_killed_rank_frees_the_others_and_the_next_cell_runs(torch_nb: Noteboo
 
     assert cell.ename == "EngineDiedError"
     assert "rank 1" in cell.evalue
+    torch_nb.check(INIT, timeout=60)
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+
+
+def test_a_rank_that_dies_before_the_group_is_made_is_named(torch_nb: Notebook) -> None:
+    cell = torch_nb.run(
+        "%%spmd\nimport os\nif dist.is_initialized(): dist.destroy_process_group()\n"
+        "if rank == 1: os._exit(5)\ndist.init_process_group()",
+        timeout=30,
+    )
+
+    assert cell.ename == "EngineDiedError"
+    assert "rank 1" in cell.evalue
+    assert "exited with code 5" in cell.evalue
     torch_nb.check(INIT, timeout=60)
     assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
 
