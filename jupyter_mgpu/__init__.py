@@ -24,6 +24,7 @@ _HOMES = {
     "gpu_table": "gpus",
     "parfeval": "calls",
     "parfeval_on_all": "calls",
+    "parfor": "loops",
     "parpool": "start",
     "report": "on_engine.context",
     "spmd": "blocks",

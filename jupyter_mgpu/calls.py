@@ -1,10 +1,9 @@
 """Calls in the background: one on the next free engine, or one on every engine."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Any
 
-from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.futures import TaskFuture, run_in_place
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.output.status_line import follow
 from jupyter_mgpu.pool import Pool
@@ -47,7 +46,7 @@ def parfeval(
         >>> future = parfeval(train, learning_rate, name="small")
     """
     if context.current() is not None:
-        return _run_inline(fn, args, kwargs)
+        return run_in_place(fn, args, kwargs)
     future = (pool or pool_named(None)).submit_task(
         fn, args, kwargs, name=name, priority=priority, timeout=timeout, retries=retries
     )
@@ -65,28 +64,3 @@ def parfeval_on_all(
     """
     pool = pool or pool_named(None)
     return [pool.submit_task(fn, args, kwargs, rank=rank) for rank in pool.ranks]
-
-
-def _run_inline(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> TaskFuture:
-    """Run a call at once in this process, as parfeval does on an engine."""
-    future = TaskFuture("inline", getattr(fn, "__name__", "call"), _Inline(), datetime.now(UTC))
-    try:
-        future.set_result(fn(*args, **kwargs))
-    except Exception as error:  # noqa: BLE001 - the future's exception
-        future.set_exception(error)
-    return future
-
-
-class _Inline:
-    """Stands where a future that ran in place looks for its pool."""
-
-    def cancel_task(self, task_id: str) -> None:
-        """Do nothing: it has ended."""
-
-    def request_stop(self, task_id: str) -> None:
-        """Do nothing: it has ended."""
-
-    def show_task(self, future: TaskFuture) -> None:
-        """Do nothing: it has printed in place."""

@@ -5,9 +5,9 @@ import concurrent.futures
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, as_completed, wait
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from jupyter_mgpu.engines import TaskState
@@ -167,6 +167,32 @@ class TaskFuture(concurrent.futures.Future[Any]):
         where = f" on rank {self.rank} ({self.device})" if self.rank is not None else ""
         values = ", ".join(f"{key}={value:.4g}" for key, value in self.last_metrics.items())
         return f"<TaskFuture {self.name!r} {self.state}{where}{': ' + values if values else ''}>"
+
+
+class NoControl:
+    """Stands where a future that ran in this process looks for its pool."""
+
+    def cancel_task(self, task_id: str) -> None:
+        """Do nothing: it has ended."""
+
+    def request_stop(self, task_id: str) -> None:
+        """Do nothing: it has ended."""
+
+    def show_task(self, future: TaskFuture) -> None:
+        """Do nothing: it has printed in place."""
+
+
+def run_in_place(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TaskFuture:
+    """Run a call at once in this process, as parfeval does on an engine."""
+    name = getattr(fn, "__name__", "call")
+    future = TaskFuture("inline", name, NoControl(), datetime.now(UTC))
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - the future's exception
+        future.set_exception(error)
+    return future
 
 
 def _set_once(waiter: "asyncio.Future[None]") -> None:

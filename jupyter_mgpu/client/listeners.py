@@ -1,4 +1,4 @@
-"""Who takes the events of a cell or call that runs on several ranks."""
+"""Who takes the events of a cell or call that runs on several ranks, or of a part of a loop."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ LATE = 32
 """So many ended cells still get what their threads and widgets send."""
 
 Listener = Callable[[Header, list[Frame]], bool]
-"""Takes an event of a gang; True when that was the last one."""
+"""Takes an event of its task; True when that was the last one."""
 
 
 class Listeners:

@@ -14,6 +14,7 @@ from jupyter_mgpu.errors import PoolClosedError
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.packing import Place
 from jupyter_mgpu.sending import Follow
 from jupyter_mgpu.wire import Frame, Header
 
@@ -85,11 +86,11 @@ class Submission:
         rank, timeout_s = choices.get("rank"), choices.get("timeout")
         retries = choices.get("retries", 0)
         _check(timeout_s, retries)
-        frames = pack_call(fn, args, kwargs)
+        frames = pack_call(fn, args, kwargs, self._owner.store.place)
         created = datetime.now(UTC)
         task = Task(
             id=self.next_id("t"),
-            name=choices.get("name") or self._name_for(fn),
+            name=choices.get("name") or self.name_for(fn),
             header={"kind": "call", "recorded": choices.get("is_recorded", True)},
             frames=frames,
             ranks=() if rank is None else (rank,),
@@ -132,11 +133,34 @@ class Submission:
         self._gangs.add(task.id, listener)
         self._send(task, self._gangs.discard)
 
+    def open_loop(self, future: TaskFuture) -> None:
+        """List a loop as one task until `loop_ended`.
+
+        Raises:
+            PoolClosedError: If the pool has ended.
+        """
+        self._check_open()
+        self._futures.add(future)
+
+    def loop_ended(self, future: TaskFuture) -> None:
+        """List a loop among the tasks that have ended."""
+        self._futures.end(future)
+
+    def chunk(self, task: Task, listener: Listener) -> None:
+        """Queue a part of a loop."""
+        self._add_follow(task)
+        self.gang(task, listener)
+
     def next_id(self, kind: str) -> str:
         """Return an id that nothing else of this pool has."""
-        return f"{kind}{next(self._numbers)}"
+        return f"{kind}{self.next_number()}"
 
-    def _name_for(self, fn: Callable[..., Any]) -> str:
+    def next_number(self) -> int:
+        """Return a number that nothing else of this pool has."""
+        return next(self._numbers)
+
+    def name_for(self, fn: Callable[..., Any]) -> str:
+        """Return a name for a task that calls a function."""
         base = name_of(fn)
         with self._lock:
             number = self._names[base] = self._names.get(base, 0) + 1
@@ -163,15 +187,21 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def pack_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: Place
 ) -> list[Frame]:
     """Pack a call as it is now: later changes of its arguments are not seen.
+
+    Args:
+        fn: What to call.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        place: Puts large arguments elsewhere, as `Store.place` does.
 
     Raises:
         PackingError: If a part cannot be pickled; it says which.
     """
     call = (fn, tuple(args), dict(kwargs))
-    return packing.pack(call, copy=True, labels=("function", "args", "kwargs"))
+    return packing.pack(call, copy=True, labels=("function", "args", "kwargs"), place=place)
 
 
 def _info(created: datetime) -> dict[str, Any]:

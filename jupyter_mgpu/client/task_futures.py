@@ -42,6 +42,11 @@ class TaskFutures:
         """Forget a task that did not get as far as the owner."""
         self._open.pop(task_id, None)
 
+    def end(self, future: TaskFuture) -> None:
+        """List a task among those that have ended, if it was open."""
+        if self._open.pop(future.id, None) is not None:
+            self._remember(future)
+
     def all(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""
         return list(self._open.values())

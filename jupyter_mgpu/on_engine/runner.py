@@ -17,6 +17,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.on_engine import failure, imports, process_group, reload
 from jupyter_mgpu.on_engine.cells import Cell
+from jupyter_mgpu.on_engine.chunks import ChunkRun, receive
 from jupyter_mgpu.on_engine.context import EngineContext, RunningTask
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
 from jupyter_mgpu.on_engine.streams import TaskOutput
@@ -93,6 +94,9 @@ class Runner:
             if is_stopped:
                 raise KeyboardInterrupt  # as if it had come a moment later
             self._prepare(header)
+            if header["kind"] == "chunk":
+                self._run_chunk(task, header, frames)
+                return None
             if not is_cell:
                 self._tell_begun(header)
                 reply = self._guarded(lambda: self._call(frames, header.get("keep")))
@@ -149,7 +153,7 @@ class Runner:
             sys.stderr.write(note + "\n")
 
     def _ask_again(self, task: RunningTask, missing: list[int]) -> None:
-        """Ask for the names again, by value: this engine has dropped what they refer to."""
+        """Ask for the rest: names by value that were dropped here, or a loop's function."""
         self._output.end(task.id)
         self._context.task = None
         self._context.emit({"op": "missing", "task": task.id, "handles": missing}, [])
@@ -171,6 +175,18 @@ class Runner:
             self._context.kept[keep] = result
             return []
         return packing.pack(result)
+
+    def _run_chunk(self, task: RunningTask, header: Header, frames: list[Frame]) -> None:
+        kept = self._context.kept
+        if not self._guarded(lambda: receive(header, frames, kept)):
+            self._ask_again(task, [])
+            return
+        chunk = ChunkRun(self._context, header, frames, self._guarded)
+        reply = chunk.run()
+        self._output.flush_figures()
+        self._finish(header, reply)
+        if chunk.has_failed:
+            process_group.forget_tracebacks(self._shell)
 
     def _guarded(self, run: Callable[[], Any]) -> Any:
         """Call user code such that an interrupt raises in it, and only in it."""

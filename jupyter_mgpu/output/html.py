@@ -134,3 +134,16 @@ def labelled_text(title: str, text: str) -> str:
         f'<pre style="margin:0;padding:0 0 0 11px;background:transparent;font-family:{MONO};'
         f'font-size:{SIZE};white-space:pre-wrap">{lines_to_html(text.splitlines())}</pre></div>'
     )
+
+
+def bar(title: str, share: float | None, text: str, color: str) -> str:
+    """Draw a progress bar with a line of text; without a share there is no bar to fill."""
+    width = "" if share is None else f"width:{share:.1%};"
+    filled = f'<div style="{width}height:100%;background:{color}"></div>' if width else ""
+    return (
+        f'<div style="display:flex;align-items:center;gap:8px;font-family:{MONO};font-size:{SIZE}">'
+        f'<span style="color:{DIM}">{escape(title)}</span>'
+        '<div style="flex:0 1 16em;height:0.7em;border-radius:3px;overflow:hidden;'
+        f'border:1px solid {BORDER}">{filled}</div>'
+        f"<span>{escape(text)}</span></div>"
+    )

@@ -1,7 +1,8 @@
-"""Which task goes to which rank next. Pure data: no clock, no I/O."""
+"""Which task goes to which rank next. Pure data: no I/O."""
 
 import heapq
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,13 @@ class Task:
     Attributes:
         id: Unique in the pool.
         name: What people call it.
-        ranks: A gang's ranks; one rank for a task that must run there; empty for any rank.
+        ranks: A gang's ranks; those of which one must run another task; empty for any rank.
         is_gang: Needs all its ranks at the same time.
         header: What the engines get with it.
         frames: The packed call; for a gang by rank.
         running_on: The ranks that it was sent to and that have not ended.
         begun: The ranks of a gang that have begun to run the user's code.
+        since_s: When it was submitted, or the loop that it is a part of.
     """
 
     id: str
@@ -36,20 +38,25 @@ class Task:
     state: str = "queued"
     running_on: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
+    since_s: float = field(default_factory=time.monotonic)
     started_s: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
+
+
+_Heap = list[tuple[int, float, int, Task]]
 
 
 class TaskQueue:
     """Tasks by priority and age, and gangs in the order they came.
 
     A waiting gang is next on each of its ranks: nothing new starts there. After it, one queued
-    task per rank goes before the next gang.
+    task per rank goes before the next gang. The parts of a loop have the loop's age, so that what
+    is submitted while it runs does not hold it up.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Task]] = []
-        self._pinned: dict[int, list[tuple[int, int, Task]]] = {}
+        self._heap: _Heap = []
+        self._pinned: dict[tuple[int, ...], _Heap] = {}
         self._gangs: list[Task] = []
         self._owed: set[int] = set()  # ranks where a task goes before the next gang
         self._order = itertools.count()
@@ -61,15 +68,15 @@ class TaskQueue:
         """Yield every waiting task: gangs first, then by priority and age."""
         yield from self._gangs
         entries = [*self._heap, *itertools.chain.from_iterable(self._pinned.values())]
-        yield from (task for _, _, task in sorted(entries) if task.state == "queued")
+        yield from (task for *_, task in sorted(entries) if task.state == "queued")
 
     def add(self, task: Task) -> None:
         """Append a task."""
         if task.is_gang:
             self._gangs.append(task)
             return
-        heap = self._pinned.setdefault(task.ranks[0], []) if task.ranks else self._heap
-        heapq.heappush(heap, (-task.priority, next(self._order), task))
+        heap = self._pinned.setdefault(task.ranks, []) if task.ranks else self._heap
+        heapq.heappush(heap, (-task.priority, task.since_s, next(self._order), task))
 
     def remove(self, task: Task) -> None:
         """Take a waiting task out; its `state` must have been changed."""
@@ -98,17 +105,22 @@ class TaskQueue:
         return chosen
 
     def _has_task(self, rank: int) -> bool:
-        return self._peek(self._pinned.get(rank, [])) is not None or (
-            self._peek(self._heap) is not None
-        )
+        return bool(self._heaps(rank))
 
     def _pop(self, rank: int) -> Task | None:
-        heaps = [heap for heap in (self._pinned.get(rank, []), self._heap) if self._peek(heap)]
-        return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[2] if heaps else None
+        heaps = self._heaps(rank)
+        return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[-1] if heaps else None
+
+    def _heaps(self, rank: int) -> list[_Heap]:
+        """Return the heaps that hold something for a rank; cancelled tasks fall out here."""
+        for ranks, heap in list(self._pinned.items()):
+            if not self._drop_cancelled(heap):
+                del self._pinned[ranks]
+        pinned = [heap for ranks, heap in self._pinned.items() if rank in ranks]
+        return [*pinned, self._heap] if self._drop_cancelled(self._heap) else pinned
 
     @staticmethod
-    def _peek(heap: list[tuple[int, int, Task]]) -> Task | None:
-        """Return the first task still waiting; cancelled ones fall out here."""
-        while heap and heap[0][2].state != "queued":
+    def _drop_cancelled(heap: _Heap) -> bool:
+        while heap and heap[0][-1].state != "queued":
             heapq.heappop(heap)
-        return heap[0][2] if heap else None
+        return bool(heap)

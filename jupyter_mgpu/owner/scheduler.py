@@ -69,9 +69,9 @@ class Scheduler:
 
     def _problem(self, task: Task) -> str | None:
         missing = [rank for rank in task.ranks if rank not in self._engines]
-        if missing:
+        if missing and (task.is_gang or len(missing) == len(task.ranks)):
             return f"Rank {missing[0]} was asked for; the pool has ranks {list(self._engines)}."
-        wanted = task.ranks or tuple(self._engines)
+        wanted = [rank for rank in task.ranks if rank in self._engines] or tuple(self._engines)
         gone = [rank for rank in wanted if self._engines[rank].is_given_up]
         if len(gone) == len(wanted) or (task.is_gang and gone):
             return (
