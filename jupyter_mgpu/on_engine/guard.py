@@ -20,16 +20,28 @@ GRACE_MS = 2000
 _PR_SET_NAME = 15
 
 
-def start_time(pid: int) -> str:
-    """Read when a process started, in clock ticks since boot.
+def read_stat(pid: int) -> list[str]:
+    """Read what the system tells of a process, from its state (field 3) on.
 
     Raises:
-        FileNotFoundError: If there is no such process.
+        ProcessLookupError: If there is no such process.
 
     Source:
-        proc_pid_stat(5), field 22. Tells a process from a later one with the same pid.
+        proc_pid_stat(5).
     """
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except FileNotFoundError:  # ESRCH instead when it ends between the opening and the reading
+        raise ProcessLookupError(pid) from None
+
+
+def start_time(pid: int) -> str:
+    """Read when a process started, in clock ticks since boot: tells it from later namesakes.
+
+    Raises:
+        ProcessLookupError: If there is no such process.
+    """
+    return read_stat(pid)[19]
 
 
 def owner_stamp() -> str:
@@ -44,11 +56,8 @@ def open_owner(stamp: str) -> int:
         ProcessLookupError: If the owner is gone already.
     """
     pid, started = stamp.split(":")
-    try:
-        if start_time(int(pid)) != started:
-            raise ProcessLookupError(int(pid))
-    except FileNotFoundError:
-        raise ProcessLookupError(int(pid)) from None
+    if start_time(int(pid)) != started:
+        raise ProcessLookupError(int(pid))
     return os.pidfd_open(int(pid))
 
 

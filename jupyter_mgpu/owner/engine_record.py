@@ -77,7 +77,7 @@ class EngineRecord:
         pid = self.process.pid if self.process else 0
         try:
             started = guard.start_time(pid)
-        except FileNotFoundError:
+        except ProcessLookupError:
             started = "0"
         return {"rank": self.rank, "pid": pid, "start_time": started, "device": self.plan.device}
 

@@ -39,7 +39,7 @@ def read_all() -> list[dict[str, Any]]:
                 continue
             record = json.loads(path.read_text())
             alive = guard.start_time(record["pid"]) == record["start_time"]
-        except FileNotFoundError:
+        except ProcessLookupError:
             alive, record = False, {}
         except (OSError, ValueError, KeyError):
             continue

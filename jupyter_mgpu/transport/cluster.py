@@ -225,7 +225,8 @@ class PoolCluster:
             self._client = None
         pid = self.controller_pid
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             while self.controller_pid is not None:
                 await asyncio.sleep(0.005)
 
@@ -244,6 +245,6 @@ def _interpreter_flags() -> list[str]:
 
 def _is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+        return guard.read_stat(pid)[0] != "Z"
+    except ProcessLookupError:
         return False
