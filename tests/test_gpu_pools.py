@@ -47,7 +47,10 @@ def _other(machine: GpuMachine) -> Iterator[Notebook]:
 
 
 def clean(opened: Notebook) -> None:
-    opened.run("for pool in mgpu.pool.open_pools(): pool.shutdown(wait_for_tasks=False)")
+    opened.check(
+        "from jupyter_mgpu import pools as _pools\n"
+        "for pool in _pools.open_pools(): pool.shutdown(wait_for_tasks=False)"
+    )
 
 
 @pytest.fixture
