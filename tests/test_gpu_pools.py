@@ -145,6 +145,24 @@ def test_ranks_run_on_the_gpus_that_were_named_and_cuda_agrees(
     assert leased(machine) == uuids(1, 3)
 
 
+def test_the_mask_is_there_before_anything_can_be_imported(nb: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'MGPU_RANK' in os.environ:\n"
+        "    import ctypes; ctypes.CDLL(os.environ['MGPU_LIBCUDA']).cuInit(0)\n"
+        f"    path = os.path.join({str(tmp_path)!r}, 'rank' + os.environ['MGPU_RANK'])\n"
+        "    open(path, 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    nb.check(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    try:
+        start(nb, "%parpool --gpus 3,1")
+    finally:
+        nb.check("del os.environ['PYTHONPATH']")
+
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == ["3", "1"]
+    assert [engine[3] for engine in engines(nb)] == [True, True]
+
+
 def test_a_replaced_engine_keeps_its_gpu_and_nobody_can_take_it_meanwhile(
     nb: Notebook, machine: GpuMachine
 ) -> None:
@@ -342,6 +360,47 @@ def test_a_third_users_gpu_is_refused_by_name_and_waited_for(
 
     assert nb.wait(cell).ok, cell.evalue
     assert masks(nb) == ["0", "1"]
+
+
+TRAINING = """%%spmd
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+sgd = torch.optim.SGD(ddp.parameters(), 0.1)
+for _ in range(20):
+    sgd.zero_grad(); ddp(torch.ones(2, 4) * (rank + 1)).sum().backward(); sgd.step()
+weights = [torch.empty(1, 4) for _ in range(world_size)]
+dist.all_gather(weights, ddp.module.weight.detach())
+print("equal", world_size, bool((weights[0] == weights[1]).all()))
+"""
+
+
+def test_two_notebooks_train_at_once_beside_a_third_users_process(
+    nb: Notebook, other: Notebook, machine: GpuMachine
+) -> None:
+    machine.write(gpus(5))
+    notebooks = (nb, other)
+    with somebody_elses_process(machine, 0) as pid:
+        for code in ("%parpool 2", TRAINING):
+            cells = [opened.submit(code) for opened in notebooks]
+            for opened, cell in zip(notebooks, cells, strict=True):
+                assert opened.wait(cell, 120).ok, cell.evalue
+        for cell in cells:
+            assert "[0] equal 2 True" in cell.text
+            assert "[1] equal 2 True" in cell.text
+
+        assert leased(machine) == uuids(1, 2, 3, 4)
+        taken = int(masks(other)[0])
+        words = refusal(nb, f"%parpool --name more --gpus 0,{taken}")
+        assert f"pid {pid}" in words
+        assert f"GPU {taken} is used by pool 'pool' rank 0" in words
+        assert f"pid {other.pid}" in words
+        waiting = nb.submit("%parpool --name more --gpus 0 --wait")
+        nb.wait_for_output(waiting, "Waiting: GPU 0 is used by python")
+
+    assert nb.wait(waiting).ok, waiting.evalue
+    assert leased(machine) == uuids(0, 1, 2, 3, 4)
 
 
 def test_a_stop_while_waiting_takes_nothing(nb: Notebook, machine: GpuMachine) -> None:
