@@ -355,6 +355,18 @@ def test_engines_follow_the_kernels_folder_and_environment(
     assert pool.submit_task(look, rank=0).result(10)[0] == 22
 
 
+def test_an_engine_carries_no_debugger_but_user_code_may_import_one(pool: Pool) -> None:
+    def look() -> tuple[bool, str]:
+        import sys
+
+        is_loaded = "debugpy" in sys.modules
+        import debugpy
+
+        return is_loaded, debugpy.__name__
+
+    assert pool.submit(look).result(20) == (False, "debugpy")
+
+
 def test_ipyparallels_own_client_works_beside_ours(pool: Pool) -> None:
     client = pool.client
     wait_until(lambda: len(client.ids) == 2, 20, "registered engines")

@@ -3,15 +3,23 @@
 What ipyparallel's engine lacks or gets wrong is mended here, and only here.
 """
 
+import importlib
+import sys
+
 from jupyter_mgpu.on_engine import guard
 
 if __name__ == "__main__":
     guard.install()  # before any thread and any heavy import
 
+    # ipykernel would load its debugger, which nobody can reach on an engine: a sixth of its memory.
+    # It does without where debugpy cannot be imported; user code still can.
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    importlib.import_module("ipykernel.debugger")
+    del sys.modules["debugpy"]
+
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
