@@ -3,6 +3,7 @@
 import collections
 import gc
 import os
+import statistics
 import time
 
 import measure
@@ -28,17 +29,24 @@ def run_tasks(pool: mgpu.Pool, num_tasks: int) -> None:
         waiting.popleft().result()
 
 
-def main() -> list[measure.Row]:
-    with measure.marked() as processes, mgpu.parpool(2) as pool:
+def grow_once() -> tuple[float, float]:
+    """Return by how many MB a new pool and this process grow, and the tasks per second."""
+    with measure.watched() as processes, mgpu.parpool(2) as pool:
         run_tasks(pool, NUM_WARM_UP)
-        pids = [*processes(), os.getpid()]
         gc.collect()
-        before_mb = measure.pss_mb(pids)
+        before_mb = measure.pss_mb([*processes(), os.getpid()])
         start_s = time.perf_counter()
         run_tasks(pool, NUM_TASKS)
         rate = NUM_TASKS / (time.perf_counter() - start_s)
         gc.collect()
         growth_mb = measure.pss_mb([*processes(), os.getpid()]) - before_mb
+    measure.step(f"{growth_mb:.1f} MB, {rate:.0f} tasks/s")
+    return growth_mb, rate
+
+
+def main() -> list[measure.Row]:
+    rounds = [grow_once() for _ in range(measure.REPEATS)]
+    growth_mb, rate = map(statistics.median, zip(*rounds, strict=True))
     return [
         measure.Row(
             "20,000 tasks of 100 kB results: growth", growth_mb, "MB", "< 50 MB", "< 10 MB"

@@ -3,10 +3,9 @@
 import measure
 
 PREPARE = """
-import sys, statistics
+import sys
 sys.path.insert(0, {folder!r})
 import measure, ipyparallel as ipp
-from IPython.utils.capture import capture_output
 shell = get_ipython()
 %load_ext jupyter_mgpu
 %parpool 2

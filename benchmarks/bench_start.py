@@ -27,12 +27,12 @@ def start_ours(num_engines: int) -> Start:
         pools.append(mgpu.parpool(num_engines))
         mgpu.spmd(os.getpid)
 
-    with measure.marked() as processes:
+    with measure.watched() as processes:
         elapsed_s = measure.seconds(start)
         pids = processes()
         found = Start(elapsed_s, len(pids), measure.pss_mb(pids))
         pools[0].shutdown()
-        measure.wait_until_gone(pids)
+        measure.kill(pids)
     return found
 
 
@@ -46,14 +46,14 @@ def start_ipyparallel(num_engines: int) -> Start:
         client[:].apply_sync(os.getpid)
         clusters.append((cluster, client))
 
-    with measure.marked() as processes:
+    with measure.watched() as processes:
         elapsed_s = measure.seconds(start)
         pids = processes()
         found = Start(elapsed_s, len(pids), measure.pss_mb(pids))
         cluster, client = clusters[0]
         client.close()
         cluster.stop_cluster_sync()
-        measure.wait_until_gone(pids)
+        measure.kill(pids)
     return found
 
 
@@ -62,7 +62,9 @@ def compare(num_engines: int) -> tuple[Start, Start]:
     ours, theirs = [], []
     for _ in range(measure.REPEATS):
         ours.append(start_ours(num_engines))
+        measure.step(f"ours: {ours[-1]}")
         theirs.append(start_ipyparallel(num_engines))
+        measure.step(f"ipyparallel: {theirs[-1]}")
     return median(ours), median(theirs)
 
 

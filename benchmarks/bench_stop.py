@@ -3,6 +3,7 @@
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import measure
@@ -27,6 +28,7 @@ dist.all_reduce(torch.zeros(1))
 
 STUBBORN = """%%spmd
 import time
+from collections.abc import Iterator
 from pathlib import Path
 Path({started!r}, str(rank)).touch()
 while True:
@@ -54,27 +56,27 @@ def stop_s(notebook: measure.Notebook, source: str, presses: int) -> float:
         if status != "error":
             raise RuntimeError(f"The stopped cell ended with {status!r}, not with an error.")
         notebook.run("%%spmd\npass")
-        return time.perf_counter() - start_s
+        elapsed_s = time.perf_counter() - start_s
+    measure.step(f"{elapsed_s:.3f} s")
+    return elapsed_s
 
 
-def main() -> list[measure.Row]:
+CASES = (
+    ("a loop", LOOP, 1, "<= 2 s", "<= 1 s"),
+    ("a blocked collective", COLLECTIVE, 1, "<= 2 s", "<= 1 s"),
+    ("ranks replaced, one Stop", STUBBORN, 1, "<= 8 s", "<= 4 s"),
+    ("ranks replaced, Stop pressed twice", STUBBORN, 2, "<= 8 s", "<= 4 s"),
+)
+
+
+def main() -> Iterator[measure.Row]:
     with measure.Notebook() as notebook:
         notebook.run("%load_ext jupyter_mgpu\n%parpool 2")
-        medians = [
-            statistics.median(stop_s(notebook, source, presses) for _ in range(measure.REPEATS))
-            for source, presses in ((LOOP, 1), (COLLECTIVE, 1), (STUBBORN, 1), (STUBBORN, 2))
-        ]
+        for name, source, presses, bar, moonshot in CASES:
+            times_s = [stop_s(notebook, source, presses) for _ in range(measure.REPEATS)]
+            median_s = statistics.median(times_s)
+            yield measure.Row(f"Stop to usable pool: {name}", median_s, "s", bar, moonshot)
         notebook.run("%parpool stop")
-    names = (
-        ("Stop to usable pool: a loop", "<= 2 s", "<= 1 s"),
-        ("Stop to usable pool: a blocked collective", "<= 2 s", "<= 1 s"),
-        ("Stop to usable pool: ranks replaced, one Stop", "<= 8 s", "<= 4 s"),
-        ("Stop to usable pool: ranks replaced, Stop pressed twice", "<= 8 s", "<= 4 s"),
-    )
-    return [
-        measure.Row(name, median, "s", bar, moonshot)
-        for (name, bar, moonshot), median in zip(names, medians, strict=True)
-    ]
 
 
 if __name__ == "__main__":

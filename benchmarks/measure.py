@@ -4,17 +4,20 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-MARK = "MGPU_BENCH_MARK"
+RUN, PART = "MGPU_BENCH_RUN", "MGPU_BENCH_PART"
+"""Variables that mark the processes of one bench, and those of one part of it."""
+
 REPEATS = 5
 
 
@@ -39,8 +42,8 @@ class Row:
     peers: dict[str, float | None] = field(default_factory=dict)
 
 
-def emit(rows: list[Row]) -> None:
-    """Print rows for `run.py`, one JSON line each."""
+def emit(rows: Iterable[Row]) -> None:
+    """Print rows for `run.py`, one JSON line each, as soon as they are measured."""
     for row in rows:
         print("ROW " + json.dumps(asdict(row)), flush=True)
 
@@ -51,11 +54,6 @@ def seconds(call: Callable[[], Any]) -> float:
     start_s = time.perf_counter()
     call()
     return time.perf_counter() - start_s
-
-
-def median_s(call: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """Return the median time of a call."""
-    return statistics.median(seconds(call) for _ in range(repeats))
 
 
 def median_of_many_s(call: Callable[[], Any], calls: int = 200, rounds: int = REPEATS) -> float:
@@ -78,24 +76,29 @@ def or_none(measure: Callable[[], float]) -> float | None:
     try:
         return measure()
     except Exception as error:  # noqa: BLE001 - a peer that fails is reported as not measured
-        print(f"not measured: {type(error).__name__}: {error}", flush=True)
+        step(f"not measured: {type(error).__name__}: {error}")
         return None
 
 
+def step(text: str) -> None:
+    """Say how far the bench is; `run.py` shows it."""
+    print("STEP " + text, flush=True)
+
+
 @contextlib.contextmanager
-def marked() -> Iterator[Callable[[], list[int]]]:
+def watched() -> Iterator[Callable[[], list[int]]]:
     """Give a function that lists the processes started inside, however they were started."""
     mark = uuid.uuid4().hex
-    os.environ[MARK] = mark
+    os.environ[PART] = mark
     try:
-        yield lambda: marked_processes(mark)
+        yield lambda: marked(PART, mark)
     finally:
-        del os.environ[MARK]
+        del os.environ[PART]
 
 
-def marked_processes(mark: str) -> list[int]:
-    """List the processes whose environment holds the mark."""
-    needle = f"{MARK}={mark}".encode()
+def marked(name: str, value: str) -> list[int]:
+    """List the processes that were started with an environment variable."""
+    needle = f"{name}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -115,11 +118,11 @@ def pss_mb(pids: list[int]) -> float:
     return total_kib * 1024 / 1e6
 
 
-def wait_until_gone(pids: list[int], timeout_s: float = 30) -> None:
-    """Wait until processes have ended, so that one round does not disturb the next."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s and any(Path(f"/proc/{pid}").exists() for pid in pids):
-        time.sleep(0.1)
+def kill(pids: list[int]) -> None:
+    """End what is left of the processes, so that one round does not disturb the next."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class Notebook:

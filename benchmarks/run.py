@@ -1,5 +1,6 @@
 """Run every bench in a process of its own and write the table into README.md."""
 
+import collections
 import datetime
 import importlib.metadata
 import json
@@ -7,40 +8,56 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
+import measure
+
 FOLDER = Path(__file__).parent
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
-TIMEOUT_S = 1800
+TIMEOUT_S = 600
 PACKAGES = ("torch", "ipyparallel", "ray", "distributed", "loky", "ipykernel")
 
 
-def run_bench(script: Path) -> list[dict[str, Any]]:
-    """Return a bench's rows; an empty list when it failed, the reason on the terminal."""
-    print(f"== {script.stem}", flush=True)
-    try:
-        ended = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        print(f"no end after {TIMEOUT_S} s", flush=True)
-        return []
-    rows = [
-        json.loads(line.removeprefix("ROW "))
-        for line in ended.stdout.splitlines()
-        if line.startswith("ROW ")
-    ]
-    if ended.returncode:
-        print(ended.stdout[-2000:], ended.stderr[-4000:], sep="\n", flush=True)
-    for row in rows:
-        print(line_of(row), flush=True)
-    return rows
+def run_bench(script: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """Run a bench; return the rows that it came to, and why there are no more of them."""
+    start_s = time.monotonic()
+    run_id = uuid.uuid4().hex
+    # Bytecode is kept, as where a user installs: pip compiled the peers' modules, but not ours.
+    environment = {**os.environ, measure.RUN: run_id}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    bench = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    timer = threading.Timer(TIMEOUT_S, lambda: measure.kill(measure.marked(measure.RUN, run_id)))
+    timer.start()
+    rows: list[dict[str, Any]] = []
+    said: collections.deque[str] = collections.deque(maxlen=60)
+    for line in bench.stdout or ():
+        elapsed = f"{time.monotonic() - start_s:5.0f} s  "
+        if line.startswith("ROW "):
+            rows.append(json.loads(line.removeprefix("ROW ")))
+            print(elapsed + line_of(rows[-1]), flush=True)
+        elif line.startswith("STEP "):
+            print(elapsed + line.removeprefix("STEP "), end="", flush=True)
+        else:
+            said.append(line)
+    failed = bench.wait() != 0
+    is_late = time.monotonic() - start_s > TIMEOUT_S
+    timer.cancel()
+    measure.kill(measure.marked(measure.RUN, run_id))
+    if not failed:
+        return rows, None
+    print("".join(said), flush=True)
+    return rows, f"no end after {TIMEOUT_S} s" if is_late else "it failed"
 
 
 def number(value: float | None, unit: str) -> str:
@@ -61,7 +78,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def describe_machine() -> str:
-    """Say where and when the table was measured."""
+    """Say where and when the table is measured."""
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     versions = []
     for name in PACKAGES:
@@ -72,12 +89,12 @@ def describe_machine() -> str:
     return (
         f"Measured on {datetime.datetime.now(datetime.UTC):%Y-%m-%d}: "
         f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}), "
-        f"{pages / 2**30:.0f} GiB of memory, load average {os.getloadavg()[0]:.1f} at the end, "
+        f"{pages / 2**30:.0f} GiB of memory, load average {os.getloadavg()[0]:.1f} at the start, "
         f"Python {platform.python_version()}, {', '.join(versions)}."
     )
 
 
-def write_table(rows: list[dict[str, Any]]) -> None:
+def write_table(machine: str, rows: list[dict[str, Any]], missing: list[str]) -> None:
     """Replace what stands between the markers in README.md."""
     readme = FOLDER / "README.md"
     head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
@@ -87,22 +104,29 @@ def write_table(rows: list[dict[str, Any]]) -> None:
         "|---|---|---|---|---|---|",
         *map(line_of, rows),
     ]
-    text = "\n".join([BEGIN, "", describe_machine(), "", *table, "", END])
+    notes = [f"Not complete: {'; '.join(missing)}.", ""] if missing else []
+    text = "\n".join([BEGIN, "", machine, "", *table, "", *notes, END])
     readme.write_text(head + text + tail, encoding="utf-8")
 
 
 def main() -> int:
     """Run as a program; arguments choose benches by name."""
     chosen = sys.argv[1:]
-    scripts = [
-        script
-        for script in sorted(FOLDER.glob("bench_*.py"))
-        if not chosen or script.stem.removeprefix("bench_") in chosen
-    ]
-    results = [run_bench(script) for script in scripts]
-    if not chosen:
-        write_table([row for rows in results for row in rows])
-    return 0 if all(results) else 1
+    names = [script.stem.removeprefix("bench_") for script in sorted(FOLDER.glob("bench_*.py"))]
+    machine = describe_machine()
+    start_s = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for name in chosen or names:
+        print(f"== {name}", flush=True)
+        measured, fault = run_bench(FOLDER / f"bench_{name}.py")
+        rows += measured
+        if fault is not None:
+            missing.append(f"{name} ({fault})")
+        if not chosen:  # after each one: what was measured stays, however this run ends
+            write_table(machine, rows, [*missing, *names[names.index(name) + 1 :]])
+    print(f"== {time.monotonic() - start_s:.0f} s in all. Not complete: {missing or 'none'}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
