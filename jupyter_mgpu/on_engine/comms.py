@@ -4,6 +4,8 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from jupyter_mgpu.on_engine import captures
+
 
 class _Sink(Protocol):
     @property
@@ -22,12 +24,12 @@ class CommRelay:
 
     Args:
         sink: Where their messages go.
-        rank: This engine's place in the pool.
+        shell: The IPython shell.
     """
 
-    def __init__(self, sink: _Sink, rank: int) -> None:
+    def __init__(self, sink: _Sink, shell: Any) -> None:
         self._sink = sink
-        self._rank = rank
+        self._shell = shell
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -38,9 +40,10 @@ class CommRelay:
         relayed = relay_class(self._sink)
 
         def create(*args: Any, **kwargs: Any) -> Any:
-            return (
-                original(*args, **kwargs) if self._sink.task is None else relayed(*args, **kwargs)
-            )
+            if self._sink.task is None:
+                return original(*args, **kwargs)
+            captures.install(lambda: self._sink.task is not None, self._shell)
+            return relayed(*args, **kwargs)
 
         comm.create_comm = create
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol
 
+from jupyter_mgpu.on_engine import captures
 from jupyter_mgpu.on_engine.comms import CommRelay
 
 
@@ -37,10 +38,9 @@ class DisplayHooks:
     Args:
         sink: Where messages go.
         shell: The IPython shell; its attributes are replaced on this one instance.
-        rank: This engine's place in the pool.
     """
 
-    def __init__(self, sink: MessageSink, shell: Any, rank: int) -> None:
+    def __init__(self, sink: MessageSink, shell: Any) -> None:
         self._sink = sink
         self._shell = shell
         self._publisher = shell.display_pub
@@ -49,7 +49,7 @@ class DisplayHooks:
         self._write_format_data: Callable[..., Any] = shell.displayhook.write_format_data
         self._show_traceback: Callable[..., Any] = shell._showtraceback  # noqa: SLF001 - the one place that prints
         self._displayhook: Callable[[Any], Any] = sys.displayhook
-        self.comms = CommRelay(sink, rank)
+        self.comms = CommRelay(sink, shell)
 
     def install(self) -> None:
         """Put the hooks in."""
@@ -86,6 +86,10 @@ class DisplayHooks:
         if task is None:
             self._clear(wait)
             return
+        capture = captures.current()
+        if capture is not None:
+            capture.clear(wait=bool(wait))
+            return
         header = {"op": "display", "kind": "clear_output", "content": {"wait": bool(wait)}}
         self._sink.add_message(header, [], task)
 
@@ -113,8 +117,11 @@ class DisplayHooks:
 
     def _on_traceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         """Errors of formatters and event callbacks: IPython prints them itself."""
+        capture = captures.current()
         if self._sink.task is None:
             self._show_traceback(etype, evalue, stb)
+        elif capture is not None:
+            capture.fail(etype, evalue, stb)
         else:
             self._sink.write("stderr", "\n".join(stb) + "\n")
 
@@ -131,6 +138,10 @@ class DisplayHooks:
             "metadata": _jsonable(metadata or {}),
             "transient": _jsonable(transient or {}),
         }
+        capture = captures.current()
+        if capture is not None and kind != "update_display_data":
+            capture.show(content)
+            return
         self._sink.add_message({"op": "display", "kind": kind, "content": content}, [], task)
 
     def flush_figures(self) -> None:

@@ -95,6 +95,8 @@ class Engine:
     def _on_work(self, header: Header, frames: list[Frame]) -> None:
         if header["op"] == "run":
             self.runner.submit(header, frames)
+        elif header["op"] == "comm":  # in order: the next cell sees a slider as the user left it
+            self.output.on_comm(header, frames)
 
     def _on_control(self, header: Header, frames: list[Frame]) -> None:
         operation = header["op"]
@@ -104,8 +106,6 @@ class Engine:
             self.runner.request_stop(header["task"])
         elif operation == "rpc":
             self._answer(header)
-        elif operation == "comm":
-            self._loop.call_soon_threadsafe(self.output.on_comm, header, frames)
 
     def _answer(self, header: Header) -> None:
         reply: Header = {"op": "reply", "id": header["id"]}

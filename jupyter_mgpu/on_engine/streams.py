@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jupyter_mgpu.on_engine import failure
+from jupyter_mgpu.on_engine import captures, failure
 from jupyter_mgpu.on_engine.backlog import MAX_CHARS, Backlog
 from jupyter_mgpu.on_engine.display import DisplayHooks, forbid_input
 
@@ -81,7 +81,7 @@ class TaskOutput:
         os.register_at_fork(after_in_child=self._after_fork)
         forbid_input(lambda: self.task, self._rank)
         if shell is not None:
-            self._displays = DisplayHooks(self, shell, self._rank)
+            self._displays = DisplayHooks(self, shell)
             self._displays.install()
             prefer_text_bars()
             failure.name_cells(getattr(shell.compile, "format_code_name", None))
@@ -169,13 +169,15 @@ class TaskOutput:
         if self._is_child:
             os.write(1 if name == "stdout" else 2, text.encode("utf-8", "backslashreplace"))
             return len(text)
-        task = self.task
+        task, capture = self.task, captures.current()
         with self._lock:
             self._log(text)
             if task is None:
                 self._originals[name](text)
-            else:
+            elif capture is None:
                 self._add_text(task, name, text)
+        if capture is not None:
+            capture.write(name, text)
         self._nudge()
         return len(text)
 

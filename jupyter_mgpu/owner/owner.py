@@ -301,8 +301,8 @@ class Owner:
             self._switchboard.ask(future, engine, name, args)
 
     def post(self, rank: int, header: Header, frames: Sequence[Frame] = ()) -> None:
-        """Send a message without an answer on an engine's control channel."""
-        self._call(self._switchboard.send_control, self.engines[rank], header, list(frames))
+        """Send an engine's main thread a message without an answer, before the next task."""
+        self._call(self._switchboard.send_work, self.engines[rank], header, list(frames))
 
     def status(self) -> PoolStatus:
         """Return what people see of the pool."""
