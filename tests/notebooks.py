@@ -91,9 +91,13 @@ class Notebook:
     def pid(self) -> int:
         return int(self.manager.provisioner.pid)
 
-    def submit(self, code: str) -> Cell:
-        """Send a cell without waiting for it."""
-        return Cell(self.client.execute(code, allow_stdin=False))
+    def submit(self, code: str, *, stop_on_error: bool = False) -> Cell:
+        """Send a cell without waiting for it.
+
+        With `stop_on_error` its error ends the cells that wait behind it, as in Run All; and also
+        one that is sent at once after it, since a kernel forgets the error a moment later.
+        """
+        return Cell(self.client.execute(code, allow_stdin=False, stop_on_error=stop_on_error))
 
     def wait(self, cell: Cell, timeout: float = 60) -> Cell:
         """Wait for a cell's reply and for its last output."""

@@ -258,9 +258,11 @@ def listeners(pids: list[int]) -> list[str]:
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            connections = getattr(process, "net_connections", None) or process.connections
             found += [
                 str(connection.laddr.ip)
-                for connection in psutil.Process(pid).net_connections("inet")
+                for connection in connections("inet")
                 if connection.status == psutil.CONN_LISTEN
             ]
     return found

@@ -379,6 +379,13 @@ def test_ipyparallels_own_client_works_beside_ours(pool: Pool) -> None:
     assert client[:].pull("slept", block=False).get(timeout=10) == [1, 1]
 
 
+def test_ipyparallels_own_client_gets_what_its_cells_and_their_children_print(pool: Pool) -> None:
+    ran = pool.client[:].execute("import os\nprint('plain')\nos.system('echo child')", block=False)
+    ran.get(timeout=10)
+
+    wait_until(lambda: ran.stdout == ["plain\nchild\n"] * 2, 10, "the children's lines")
+
+
 def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
     victim = pool.owner.cluster.controller_pid
     os.kill(victim, signal.SIGKILL)

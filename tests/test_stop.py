@@ -76,7 +76,8 @@ def test_stop_ends_a_cell_and_frees_its_ranks(nb: Notebook, stuck: str) -> None:
 
 
 def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
-    first = nb.submit("%%spmd\nprint('in it', flush=True)\nimport time; time.sleep(99)")
+    code = "%%spmd\nprint('in it', flush=True)\nimport time; time.sleep(99)"
+    first = nb.submit(code, stop_on_error=True)
     second = nb.submit("print('never')")
     nb.wait_for_output(first, "[1] in it")
     nb.stop()
@@ -85,6 +86,7 @@ def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
     reply = nb.client.get_shell_msg(timeout=10)
     assert reply["parent_header"]["msg_id"] == second.msg_id
     assert reply["content"]["status"] == "aborted"
+    nb.client.kernel_info(reply=True, timeout=10)  # the kernel has forgotten the error
 
 
 @pytest.mark.parametrize(
