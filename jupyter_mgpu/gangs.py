@@ -3,19 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.output import failures
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.standstill import Standstill
 from jupyter_mgpu.wire import Frame, Header
 
-LOOK_S = 5.0
-HANG_S = 30.0
-"""A rank that stands so long in a collective which others have left is told as waiting."""
-ANSWER_S = 5.0
 STOP_S = 1.8
 """A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
 
@@ -45,7 +41,8 @@ class Gang:
         self._on_rank_done = on_rank_done
         self._repack = repack
         self._left = set(task.ranks)
-        self._is_running = self._has_status = False
+        self._is_running = self._has_status = self._explained = False
+        self._standstill = Standstill(pool.owner, task)
         self._end: Header | None = None
         self._over = threading.Event()
         self.replies: dict[int, tuple[Header, list[Frame]]] = {}
@@ -59,8 +56,8 @@ class Gang:
         """
         self._pool.submission.gang(self._task, self.listen)
         try:
-            while not self._over.wait(LOOK_S):
-                self._look_for_a_hang()
+            while not self._over.wait(self._standstill.look_s):
+                self._look()
         except KeyboardInterrupt:
             self._stop()
             raise self._interrupted() from None
@@ -68,28 +65,12 @@ class Gang:
             self._output.finish(self._outcomes())
         self._raise()
 
-    def _look_for_a_hang(self) -> None:
-        """Say which ranks wait in a collective for ranks that have ended or do not come."""
-        if not self._is_running:
-            return
-        places = {rank: self._place(rank) for rank in sorted(self._left)}
-        waiting = {r: p for r, p in places.items() if p and p["still_s"] > HANG_S}
-        if waiting and len(waiting) < len(self._task.ranks):
-            parts = [
-                f"rank {rank} in {place['operation']} since {place['still_s']:.0f} s "
-                f"({place['where']})"
-                for rank, place in waiting.items()
-            ]
-            ended = sorted(set(self._task.ranks) - self._left)
-            parts += [f"rank {rank} has ended" for rank in ended]
-            self._show("waits: " + "; ".join(parts))
-
-    def _place(self, rank: int) -> dict[str, Any] | None:
-        try:
-            group = self._pool.owner.rpc(rank, "stack").result(ANSWER_S)["group"]
-        except (MgpuError, TimeoutError):
-            return None
-        return group if group["operation"] else None
+    def _look(self) -> None:
+        """Say why the ranks do not move, as long as they do not."""
+        text = self._standstill.explain(self._left.copy()) if self._is_running else ""
+        if text or self._explained:
+            self._show(text)
+        self._explained = bool(text)
 
     def _outcomes(self) -> dict[int, str]:
         """Say how the ranks ended that did not end well."""

@@ -5,7 +5,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,12 +139,16 @@ class Notebook:
 
     def wait_for_output(self, cell: Cell, text: str, timeout: float = 30) -> None:
         """Wait until a running cell has shown some text."""
+        self.wait_for(cell, lambda: text in cell.text, timeout, repr(text))
+
+    def wait_for(
+        self, cell: Cell, condition: Callable[[], bool], timeout: float = 30, what: str = "it"
+    ) -> None:
+        """Wait until what a running cell shows fulfils a condition."""
         begun = time.monotonic()
-        while text not in cell.text:
+        while not condition():
             if time.monotonic() - begun > timeout:
-                raise TimeoutError(
-                    f"{text!r} was not shown within {timeout} s: {cell.text[-2000:]}"
-                )
+                raise TimeoutError(f"{what} was not shown within {timeout} s: {cell.text[-2000:]}")
             with contextlib.suppress(queue.Empty):
                 message = self.client.get_iopub_msg(timeout=0.05)
                 if message["parent_header"].get("msg_id") == cell.msg_id:

@@ -202,6 +202,17 @@ def test_a_rank_that_does_not_begin_holds_a_failed_cell_up_for_a_moment_only(
     nb.check("%%spmd\npass", timeout=20)
 
 
+def test_a_rank_that_runs_another_clients_work_is_named(nb: Notebook, tmp_path: Path) -> None:
+    keep_busy(nb, tmp_path / "begun", 6)
+
+    cell = nb.submit("%%spmd\nprint('ran', rank)")
+    nb.wait_for_output(cell, "rank 0 has not begun: it runs work of another client", 30)
+
+    cell = nb.wait(cell, 20)
+    assert "has not begun" not in cell.text
+    assert "[0] ran 0" in cell.text
+
+
 def test_a_syntax_error_names_its_line(nb: Notebook) -> None:
     cell = nb.run("%%spmd\nx = 1\nfor in y:\n    pass")
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,71 @@ def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) ->
     assert (ename, seconds < 2.5) == ("KeyboardInterrupt", True)
     assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
     assert torch_nb.value(PIDS) == before
+
+
+@pytest.fixture
+def quick_report(torch_nb: Notebook):
+    """Tell of a hang after a second."""
+    torch_nb.check("import os; os.environ['MGPU_HANG_REPORT_S'] = '1'")
+    yield
+    torch_nb.check("del os.environ['MGPU_HANG_REPORT_S']")
+
+
+HANGS = {
+    "has ended": "",
+    "at cell line 6": "else: time.sleep(99)",
+    "in barrier since": "else: dist.barrier()",
+}
+
+
+@pytest.mark.usefixtures("quick_report")
+@pytest.mark.parametrize(("other", "code"), HANGS.items(), ids=HANGS)
+def test_a_cell_that_hangs_says_who_waits_where_for_whom(
+    torch_nb: Notebook, other: str, code: str
+) -> None:
+    before = torch_nb.value(PIDS)
+    cell = torch_nb.submit(
+        "%%spmd\nimport time\ndist.init_process_group()\n"
+        "if rank == 0:\n    dist.all_reduce(torch.ones(4))\n" + code
+    )
+
+    torch_nb.wait_for_output(cell, "rank 0 in all_reduce since", 60)
+    torch_nb.wait_for_output(cell, f"(cell line 5), rank 1 {other}")
+    begun = time.monotonic()
+    torch_nb.stop()
+    torch_nb.wait(cell, 20)
+
+    assert cell.ename == "KeyboardInterrupt"
+    assert time.monotonic() - begun < 2.5
+    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert torch_nb.value(PIDS) == before
+
+
+@pytest.mark.usefixtures("quick_report")
+def test_a_hang_that_ends_is_told_no_longer(torch_nb: Notebook, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    cell = torch_nb.submit(
+        "%%spmd\nimport pathlib, time\ndist.init_process_group()\nif rank == 1:\n"
+        f"    while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+        "dist.all_reduce(torch.ones(4))\nprint('met', flush=True)\ntime.sleep(99)"
+    )
+    torch_nb.wait_for_output(cell, "rank 0 in all_reduce since", 60)
+
+    gate.touch()
+
+    torch_nb.wait_for_output(cell, "[0] met")
+    torch_nb.wait_for(cell, lambda: "all_reduce" not in cell.text)
+    torch_nb.stop()
+    assert torch_nb.wait(cell, 20).ename == "KeyboardInterrupt"
+
+
+def test_a_report_time_that_is_no_number_is_refused(torch_nb: Notebook) -> None:
+    torch_nb.check("import os; os.environ['MGPU_HANG_REPORT_S'] = 'soon'")
+    cell = torch_nb.run("%%spmd\nprint('ran')")
+    torch_nb.check("del os.environ['MGPU_HANG_REPORT_S']")
+
+    assert "MGPU_HANG_REPORT_S=soon was set" in cell.evalue
+    assert "ran" not in cell.text
 
 
 def test_twenty_stops_of_a_ddp_loop_leave_everything_as_it_was(torch_nb: Notebook) -> None:

@@ -132,7 +132,11 @@ class Engine:
         }
 
     def _stack(self) -> dict[str, Any]:
-        return {"frames": self.runner.main_stack(), "group": process_group.state()}
+        return {
+            "task": self.runner.running,
+            "frames": self.runner.main_stack(),
+            "group": process_group.state(),
+        }
 
     def _abort_if_still(self, task: str) -> dict[str, Any]:
         """Abort the collectives of a task whose main thread does not move any more.
