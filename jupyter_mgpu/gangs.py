@@ -79,7 +79,7 @@ class Gang:
             if header.get("interrupted"):
                 words[rank] = "interrupted"
             elif header["status"] != "ok":
-                words[rank] = header.get("failure", {}).get("ename", "died")
+                words[rank] = _outcome(header)
         return words
 
     def listen(self, header: Header, frames: list[Frame]) -> bool:
@@ -159,6 +159,13 @@ class Gang:
         # Nobody pressed Stop: we have interrupted this rank, because another one failed.
         header["failure"]["aborted"] |= header["interrupted"]
         return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
+
+
+def _outcome(header: Header) -> str:
+    """Say in a word how a rank ended that did not end well."""
+    if header["status"] == "died":
+        return "replaced" if header.get("is_replaced") else "died"
+    return "aborted" if header["failure"].get("aborted") else str(header["failure"]["ename"])
 
 
 def _waiting_line(header: Header) -> str:

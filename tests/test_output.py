@@ -441,6 +441,25 @@ def test_only_the_newest_way_of_an_exception_is_shown(failing: Notebook) -> None
     assert plain(cell.traceback).count("--> ") == 1
 
 
+def test_an_error_of_ours_is_drawn_without_our_lines(failing: Notebook) -> None:
+    cell = failing.run(
+        """
+%load_ext jupyter_mgpu
+from jupyter_mgpu.errors import EngineDiedError
+errors = {0: remote(gone, 0, aborted=True), 1: EngineDiedError("killed", rank=1, exit_code=-9)}
+def call():
+    raise failures.merge(errors, 1)
+call()
+"""
+    )
+
+    lines = plain(cell.traceback).splitlines()
+    assert lines[:2] == ["EngineDiedError", "killed"]
+    assert "rank 0 (GPU 2): aborted" in plain(cell.traceback)
+    assert lines[-1] == "--> raise failures.merge(errors, 1)"
+    assert "jupyter_mgpu/" not in cell.traceback
+
+
 def test_errors_of_several_ranks_merge_into_one(failing: Notebook) -> None:
     cell = failing.run(
         """

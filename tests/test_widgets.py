@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import time
+import uuid
 from typing import Any
 
 import pytest
@@ -19,13 +20,19 @@ class FrontEnd:
         self._nb = nb
         self.models: dict[str, dict[str, Any]] = {}
         self.texts: list[str] = []
+        self.reloaded: dict[str, Any] = {}
+        self.reloaded_buffers: list[Any] = []
+        self.parents: dict[str, str] = {}
 
     def take(self, message: dict[str, Any]) -> None:
         content = message["content"]
-        if message["msg_type"] == "comm_open":
+        if content.get("data", {}).get("method") == "update_states":
+            self.reloaded, self.reloaded_buffers = content["data"], message["buffers"]
+        elif message["msg_type"] == "comm_open":
             self.models[content["comm_id"]] = dict(content["data"]["state"])
         elif message["msg_type"] == "comm_msg" and "state" in content["data"]:
             self.models.setdefault(content["comm_id"], {}).update(content["data"]["state"])
+            self.parents[message["parent_header"]["msg_id"]] = content["comm_id"]
         elif "display" in message["msg_type"]:
             self.texts.append(content["data"]["text/plain"])
 
@@ -41,6 +48,15 @@ class FrontEnd:
         message = session.msg("comm_msg", {"comm_id": model, "data": data})
         self._nb.client.shell_channel.send(message)
         return str(message["header"]["msg_id"])
+
+    def open_control(self) -> str:
+        """Open the comm on which a page that is loaded asks for all states."""
+        control = uuid.uuid4().hex
+        content = {"comm_id": control, "target_name": "jupyter.widget.control", "data": {}}
+        message = self._nb.client.session.msg("comm_open", content)
+        message["metadata"] = {"version": "1.0.0"}
+        self._nb.client.shell_channel.send(message)
+        return control
 
     def press(self, model: str) -> None:
         self.send(model, {"method": "custom", "content": {"event": "click"}})
@@ -70,6 +86,7 @@ class FrontEnd:
 @pytest.fixture
 def page(nb: Notebook) -> FrontEnd:
     front_end = FrontEnd(nb)
+    front_end.run("import time")
     front_end.run("%%spmd\nimport ipywidgets as w\nfrom IPython.display import display")
     return front_end
 
@@ -156,3 +173,38 @@ except KeyboardInterrupt:
     text, error = page.models[output]["outputs"]
     assert text == {"output_type": "stream", "name": "stdout", "text": "30%\n"}
     assert (error["output_type"], error["ename"]) == ("error", "ZeroDivisionError")
+
+
+def test_a_page_that_is_loaded_again_gets_the_states_while_the_engines_are_busy(
+    page: FrontEnd,
+) -> None:
+    page.run("%%spmd --ranks 1\nbox = w.FloatText(1.5)\nimage = w.Image(value=b'pixels')")
+    model, image = page.find("FloatTextModel"), page.find("ImageModel")
+    page.run("%%spmd --ranks 1\nbox.value = 2.5")
+    page.wait_for(lambda: page.models[model]["value"] == 2.5, "the new value")
+    page.run("busy = mgpu.current_pool().submit_task(time.sleep, (60,), rank=1)")
+
+    asked = page.send(model, {"method": "request_state"})
+    page.wait_for(lambda: page.parents.get(asked) == model, "the answer to this very question")
+    page.send(page.open_control(), {"method": "request_states"})
+    page.wait_for(lambda: page.reloaded, "all states")
+    page.run("busy.cancel()")
+
+    again = page.reloaded["states"]
+    assert again[model]["state"]["value"] == 2.5
+    assert again[model]["model_name"] == "FloatTextModel"
+    place = page.reloaded["buffer_paths"].index([image, "state", "value"])
+    assert bytes(page.reloaded_buffers[place]) == b"pixels"
+
+
+def test_a_widget_of_long_ago_still_answers(page: FrontEnd) -> None:
+    page.run(
+        "%%spmd --ranks 0\nold = w.IntText(1)\nold.observe(lambda c: print('changed'), 'value')"
+    )
+    model = page.find("IntTextModel")
+    page.run("for _ in range(40): mgpu.spmd(int)")
+
+    page.set(model, value=7)
+
+    page.wait_for(lambda: page.models[model]["value"] == 7, "the echo")
+    assert "7" in page.run("%%spmd --ranks 0\nprint(old.value)").text

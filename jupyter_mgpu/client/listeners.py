@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jupyter_mgpu.wire import Frame, Header
 
 LATE = 32
-"""So many ended cells still get what their threads and widgets send."""
+"""So many ended cells still get what their threads send; one that made widgets always does."""
 
 Listener = Callable[[Header, list[Frame]], bool]
 """Takes an event of its task; True when that was the last one."""
@@ -17,6 +17,7 @@ class Listeners:
     def __init__(self) -> None:
         self._listeners: dict[str, Listener] = {}
         self._late: dict[str, Listener] = {}
+        self._with_widgets: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
@@ -33,6 +34,8 @@ class Listeners:
         """Hand an event to its listener; False if nobody listens for its task."""
         task_id = header.get("task", "")
         if task_id in self._listeners:
+            if header["op"] == "comm":
+                self._with_widgets.add(task_id)
             if self._listeners[task_id](header, frames):
                 self._keep_late(task_id)
         elif task_id in self._late:  # a thread that the cell left behind, or a widget of it
@@ -43,5 +46,6 @@ class Listeners:
 
     def _keep_late(self, task_id: str) -> None:
         self._late[task_id] = self._listeners.pop(task_id)
-        while len(self._late) > LATE:
-            self._late.pop(next(iter(self._late)))
+        others = [late for late in self._late if late not in self._with_widgets]
+        for late in others[:-LATE]:
+            self._late.pop(late)

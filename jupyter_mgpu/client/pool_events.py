@@ -56,7 +56,8 @@ class PoolEvents:
         lost = self._sender.lost_names(rank)
         tail = f" Lost there: {', '.join(sorted(lost))}." if lost else ""
         device = self._owner.device(rank)
-        self._say(f"{message} A new engine runs on rank {rank} ({device}).{tail}")
+        joint = "\n" if "\n" in message else " "
+        self._say(f"{message.rstrip()}{joint}A new engine runs on rank {rank} ({device}).{tail}")
 
     def _engine_lost(self, header: Header) -> None:
         self._say(f"Rank {header['rank']} has no engine: {header['message']}")

@@ -5,9 +5,12 @@ from typing import Any
 
 def register(shell: Any) -> None:
     """Register the magics and formatters with an IPython shell."""
+    from jupyter_mgpu.errors import MgpuError
     from jupyter_mgpu.magics.gpus import GpusMagic
     from jupyter_mgpu.magics.parpool import ParpoolMagic
     from jupyter_mgpu.magics.spmd import SpmdMagic
     from jupyter_mgpu.magics.tasks import TasksMagic
+    from jupyter_mgpu.output import failures
 
     shell.register_magics(GpusMagic, ParpoolMagic, SpmdMagic, TasksMagic)
+    failures.draw_short(MgpuError)

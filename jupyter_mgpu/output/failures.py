@@ -77,6 +77,20 @@ def rebuild(
     return error
 
 
+def draw_short(kind: type[BaseException]) -> None:
+    """Let IPython draw errors of a class without the lines in here that raised them."""
+    kind._render_traceback_ = _short  # type: ignore[attr-defined]
+
+
+def _short(error: BaseException) -> list[str]:
+    notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+    cause = error.__cause__
+    if cause is not None:
+        notes.append(f"Caused by {type(cause).__name__}: {cause}")
+    lines = [traceback_text.headline(type(error).__name__), *str(error).splitlines(), *notes]
+    return lines + traceback_text.local_lines(error.__traceback__)
+
+
 def merge(errors: Mapping[int, BaseException], first: int | None = None) -> BaseException:
     """Make one exception of the errors of a cell's ranks.
 

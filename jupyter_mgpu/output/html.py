@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 BORDER = "var(--jp-border-color2, rgba(128, 128, 128, 0.45))"
 DIM = "var(--jp-content-font-color2, #808080)"
 ERROR = "var(--jp-error-color1, #d32f2f)"
+INDENT = "var(--jp-code-padding, 5px)"
+"""Where plain outputs begin."""
 MONO = "var(--jp-code-font-family, monospace)"
 SIZE = "var(--jp-code-font-size, 13px)"
 
@@ -110,26 +112,29 @@ def lane(title: str, lines: Sequence[str], *, note: str = "", outcome: str = "")
     """Draw one rank's text: foldable, scrolled to its end."""
     flag = f' <span style="color:{ERROR}">{escape(outcome)}</span>' if outcome else ""
     dropped = f'<div style="color:{DIM};font-size:90%">{escape(note)}</div>' if note else ""
-    # A reversed column starts at its bottom: the newest lines show without a script.
+    # A reversed column starts at its bottom: the newest lines show without a script. The text must
+    # not shrink: it would scroll by itself, from its top.
     return (
         f'<details open style="border-left:3px solid {BORDER};padding-left:8px;margin:2px 0">'
         f'<summary style="color:{DIM};font-family:{MONO};font-size:{SIZE};cursor:pointer">'
         f"{escape(title)}{flag}</summary>{dropped}"
         '<div style="display:flex;flex-direction:column-reverse;max-height:24em;overflow:auto">'
-        f'<pre style="margin:0;padding:0;background:transparent;font-family:{MONO};'
-        f'font-size:{SIZE};white-space:pre-wrap">{lines_to_html(lines)}</pre></div></details>'
+        f'<pre style="flex:none;margin:0;padding:0;overflow:visible;background:transparent;'
+        f'font-family:{MONO};font-size:{SIZE};white-space:pre-wrap">{lines_to_html(lines)}</pre>'
+        "</div></details>"
     )
 
 
 def header(title: str) -> str:
     """Draw the line above what a rank shows."""
-    return f'<div style="color:{DIM};font-family:{MONO};font-size:{SIZE}">{escape(title)}</div>'
+    style = f"color:{DIM};font-family:{MONO};font-size:{SIZE};padding-left:{INDENT}"
+    return f'<div style="{style}">{escape(title)}</div>'
 
 
 def labelled_text(title: str, text: str) -> str:
     """Draw a value's text with who has it."""
     return (
-        f'<div style="font-family:{MONO};font-size:{SIZE}">'
+        f'<div style="font-family:{MONO};font-size:{SIZE};padding-left:{INDENT}">'
         f'<span style="color:{DIM}">{escape(title)}</span>'
         f'<pre style="margin:0;padding:0 0 0 11px;background:transparent;font-family:{MONO};'
         f'font-size:{SIZE};white-space:pre-wrap">{lines_to_html(text.splitlines())}</pre></div>'

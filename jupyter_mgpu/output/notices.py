@@ -1,9 +1,9 @@
 """Sentences for the user: what was chosen, sent, lost, replaced."""
 
-import html
 import sys
 from collections.abc import Sequence
 
+from jupyter_mgpu.output import html
 from jupyter_mgpu.output.publisher import Publisher
 
 
@@ -18,6 +18,6 @@ def show_dim(place: Publisher, lines: Sequence[str]) -> None:
     if not lines:
         return
     text = "\n".join(lines)
-    style = "color: var(--jp-ui-font-color2, gray); font-size: 85%; white-space: pre-wrap"
+    style = f"color:{html.DIM};font-size:85%;white-space:pre-wrap;padding-left:{html.INDENT}"
     markup = f'<div style="{style}">{html.escape(text)}</div>'
     place.display({"text/plain": text, "text/html": markup})

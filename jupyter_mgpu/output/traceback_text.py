@@ -11,7 +11,7 @@ from jupyter_mgpu.output.publisher import current_shell
 MAX_CHAIN = 4
 _OURS = str(Path(__file__).parent.parent)
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$|^<ipython-input-")
-_RED, _GREEN, _CYAN, _OFF = "\x1b[1;31m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
+_RED, _GREEN, _CYAN, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 
 Failure = dict[str, Any]
 
