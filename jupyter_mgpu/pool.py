@@ -4,7 +4,6 @@ The path of a task: `submit` packs the call -> owner -> an engine -> owner -> th
 unpacks the result -> the future is done.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from jupyter_mgpu.client import (
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import PoolClosedError
-from jupyter_mgpu.futures import TaskFuture, wait
+from jupyter_mgpu.futures import TaskFuture, cancel_all, wait
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.output.pool_status import engine_rows, status_line
@@ -130,9 +129,7 @@ class Pool:
     def client(self) -> Any:
         """The pool as ipyparallel's own client, for `%%px` and its views."""
         self._check_open()
-        return asyncio.run_coroutine_threadsafe(
-            self.owner.cluster.client(), self.owner.loop
-        ).result(30)
+        return self.owner.client()
 
     # --- tasks -------------------------------------------------------------------------
 
@@ -186,9 +183,7 @@ class Pool:
         try:
             return [future.result(timeout) for future in futures]
         finally:
-            for future in futures:
-                if not future.done():
-                    future.cancel()
+            cancel_all(futures)
 
     def tasks(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""

@@ -1,48 +1,29 @@
-"""The owner loop of one pool: its scheduler, engines, connections and records, put together.
-
-    any thread: submit, cancel, interrupt, ... -> Scheduler -> Switchboard -> engines
-    engines -> Switchboard -> Scheduler -> `listener`, the client's inbox
-
-It sees packed calls and metadata only, so it runs as a thread of the kernel or in a process of
-its own alike.
-"""
+"""The owner of one pool, as the kernel holds it: its loop in a thread, asked from any other."""
 
 import asyncio
 import contextlib
-import os
-import secrets
-import shutil
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_mgpu.engines import PoolStatus
-from jupyter_mgpu.errors import OwnerError, PoolClosedError
-from jupyter_mgpu.on_engine import guard
-from jupyter_mgpu.owner import endpoint, records
-from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
-from jupyter_mgpu.owner.engine_room import EngineRoom
-from jupyter_mgpu.owner.escalation import Escalation
-from jupyter_mgpu.owner.idle import IdleClock
-from jupyter_mgpu.owner.journal import Journal
+from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.owner.owner_loop import Listener, OwnerLoop
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.owner.scheduler import Scheduler
-from jupyter_mgpu.owner.switchboard import Switchboard
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
 
-TICK_S = 1.0
-CLOSE_S = 3.0
+CLIENT_S = 30.0
 
-Listener = Callable[[Header, list[Frame]], None]
+Result = TypeVar("Result")
 
 
 class Owner:
-    """Owns one pool. Methods without `_` may be called from any thread.
+    """Runs the owner loop of one pool, and hands requests to it. Any thread may call.
 
     Args:
         plan: The pool to start.
@@ -51,13 +32,15 @@ class Owner:
 
     def __init__(self, plan: PoolPlan, listener: Listener) -> None:
         self.plan = plan
-        self._listener = listener
-        self._token = secrets.token_hex(16)
-        self._ready: Future[None] = Future()
+        self._core = OwnerLoop(plan, listener)
         self._thread = threading.Thread(target=self._run, name="mgpu-owner", daemon=True)
-        self._has_begun = threading.Event()  # from here on it can be asked to stop
         self._has_ended = threading.Event()
-        self._is_closing = False
+
+    def _run(self) -> None:
+        try:
+            self._core.run()
+        finally:
+            self._has_ended.set()
 
     # --- life --------------------------------------------------------------------------
 
@@ -68,147 +51,29 @@ class Owner:
             PoolStartError: From the future, with the last lines of the engine that failed.
         """
         self._thread.start()
-        return self._ready
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
-            shutil.rmtree(self.plan.folder, ignore_errors=True)
-            if not self._ready.done():
-                self._ready.set_exception(error)
-        finally:
-            self._has_begun.set()
-            self._has_ended.set()
-
-    async def _main(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._starting = asyncio.current_task()
-        self._stopping = asyncio.Event()
-        self._build()
-        self._has_begun.set()
-        server = await endpoint.serve(self.socket, self._operations())
-        try:
-            await self.cluster.start_controller()
-            self._save_record()
-            await self._room.start(self.plan.engines)
-            self._save_record()
-            self._starting = None
-            self._ready.set_result(None)
-            await self._tick_until_stopped()
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
-            if self._ready.done():
-                self._stop(f"its owner failed: {error!r}")
-            else:
-                self._ready.set_exception(error)
-        finally:
-            self._starting = None
-            server.close()
-            await self._close()
-
-    def _build(self) -> None:
-        url = f"ipc://{self.plan.folder}/s"
-        self._journal = Journal(self.plan.name, self.loop.call_later)
-        self.plan.rendezvous.watch(self.loop)
-        self.cluster = PoolCluster(self.plan.folder, url, self._token)
-        self._room = EngineRoom(
-            self.cluster,
-            self.plan.folder,
-            self.record_path,
-            self._environment,
-            self.plan.start_timeout_s,
-            on_death=self._on_death,
-            on_ready=self._on_replaced,
-            on_failed_start=self._on_failed_start,
-        )
-        self._switchboard = Switchboard(
-            url,
-            self._token,
-            self._room.find,
-            on_hello=lambda engine: engine.hello.set(),
-            on_message=lambda *message: self._scheduler.on_event(*message),
-            loop=self.loop,
-        )
-        self._escalation = Escalation(
-            self.engines,
-            self._switchboard.send_control,
-            replace=self._room.replace,
-            notify=self._notify,
-        )
-        self._scheduler = Scheduler(
-            self.engines,
-            self._journal,
-            send=self._switchboard.send_work,
-            notify=self._notify,
-            free=self._escalation.begin,
-            call_later=self.loop.call_later,
-        )
-        self._idle = IdleClock(self.plan.idle_timeout_s, self._holds, self._notify)
-
-    def _environment(self, engine: EngineRecord) -> dict[str, str]:
-        return self.plan.rendezvous.environment(
-            engine.rank,
-            len(self.engines),
-            self._scheduler.generation,
-            visible=self.plan.visible,
-            shares_gpu=self.plan.shares_gpu,
-        )
-
-    async def _tick_until_stopped(self) -> None:
-        while not self._stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), TICK_S)
-            for engine in self.engines.values():
-                engine.sample_memory()
-            self._scheduler.tell_waiting()
-            is_used = bool(self._scheduler.tasks)
-            if await self._idle.is_over(self._scheduler.used_s, is_used=is_used):
-                self._stop("idle")
+        return self._core.ready
 
     def stop(self, *, reason: str = "stopped") -> None:
         """End the pool: busy engines at once. Returns before it has ended; see `wait`."""
         if self._thread.ident is not None:
-            self._has_begun.wait()
+            self._core.has_begun.wait()
         with contextlib.suppress(PoolClosedError):
-            self._call(self._stop, reason)
+            self._call(self._core.stop, reason)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end of the owner; False when it took longer."""
         return self._has_ended.wait(timeout)
 
-    def _stop(self, reason: str) -> None:
-        if not self._is_closing:
-            self._is_closing = True
-            self._scheduler.cancel_all("the pool was stopped")
-            self._notify({"op": "pool_ended", "reason": reason})
-        self._stopping.set()
-        if self._starting is not None:
-            self._starting.cancel()
-
-    async def _close(self) -> None:
-        self._is_closing = True
-        self._escalation.close()
-        unkillable = await self._room.close(CLOSE_S)
-        self._switchboard.fail_questions("The pool has ended.")
-        self.plan.rendezvous.close()
-        await self.cluster.stop()
-        if unkillable:
-            self._notify({"op": "unkillable", "pids": unkillable})
-        self._switchboard.close()
-        self._journal.close()
-        shutil.rmtree(self.plan.folder, ignore_errors=True)
-        self.record_path.unlink(missing_ok=True)  # last: until here others may still ask
-
-    # --- requests from any thread ------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         try:
-            self.loop.call_soon_threadsafe(function, *args)
+            self._core.loop.call_soon_threadsafe(function, *args)
         except (RuntimeError, AttributeError):
             raise self._closed_error() from None
 
-    def _run_soon(self, job: Coroutine[Any, Any, None]) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(job, self.loop)
+    def _run_soon(self, job: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(job, self._core.loop)
 
     def _closed_error(self) -> PoolClosedError:
         return PoolClosedError(f"The pool {self.plan.name!r} has ended. Start one with %parpool.")
@@ -219,184 +84,78 @@ class Owner:
         Raises:
             PoolClosedError: If the pool has ended.
         """
-        if self._is_closing:
+        if self._core.is_closing:
             raise self._closed_error()
-        self._call(self._submit, task)
-
-    def _submit(self, task: Task) -> None:
-        if self._is_closing:
-            self._scheduler.end(task, "cancelled", reason="the pool was stopped")
-        else:
-            self._scheduler.submit(task)
+        self._call(self._core.submit, task)
 
     def resend(self, task_id: str, rank: int, frames: list[Frame]) -> None:
         """Send a running cell again to a rank that lacked some of the names' parts."""
-        self._call(lambda: self._scheduler.resend(task_id, rank, frames))
+        self._call(lambda: self._core.scheduler.resend(task_id, rank, frames))
 
     def cancel(self, task_id: str) -> None:
         """Take a task out of the queue, or end it while it runs."""
-        self._call(lambda: self._scheduler.cancel(task_id))
+        self._call(lambda: self._core.scheduler.cancel(task_id))
 
     def interrupt(self, task_id: str, *, force: bool = False) -> None:
         """Interrupt a running task; with `force`, replace the engines that still run it."""
-        self._call(self._interrupt, task_id, force)
-
-    def _interrupt(self, task_id: str, force: bool) -> None:  # noqa: FBT001 - called by position
-        task = self._scheduler.tasks.get(task_id)
-        if force:
-            self._escalation.force(task_id)
-        elif task is not None and task.state == "queued":
-            self._scheduler.cancel(task_id)
-        elif task is not None:
-            self._escalation.begin(task)
+        self._call(lambda: self._core.interrupt(task_id, force=force))
 
     def request_stop(self, task_id: str) -> None:
         """Ask a running task to end by itself."""
-        self._call(self._request_stop, task_id)
-
-    def _request_stop(self, task_id: str) -> None:
-        task = self._scheduler.tasks.get(task_id)
-        for rank in sorted(task.running_on) if task is not None else ():
-            header = {"op": "request_stop", "task": task_id}
-            self._switchboard.send_control(self.engines[rank], header)
+        self._call(self._core.request_stop, task_id)
 
     def restart(self, ranks: Sequence[int] = ()) -> None:
         """Replace the engines of some ranks (all by default)."""
-        for rank in ranks or list(self.engines):
-            why = f"The engine of rank {rank} was restarted on request."
-            self._call(self._room.replace, self.engines[rank], why)
+        self._call(self._core.restart, ranks)
 
     def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:
         """Add engines; the future is done when they are ready."""
-        return self._run_soon(self._grow(plans))
-
-    async def _grow(self, plans: Sequence[EnginePlan]) -> None:
-        await self._room.start(plans)
-        self._scheduler.on_new_world()
-        self._save_record()
+        return self._run_soon(self._core.grow(plans))
 
     def shrink(self, size: int) -> Future[None]:
         """End the engines of the last ranks; they must be idle."""
-        return self._run_soon(self._shrink(size))
-
-    async def _shrink(self, size: int) -> None:
-        for engine in [e for e in self.engines.values() if e.rank >= size]:
-            self._switchboard.forget(engine)
-            self._room.dismiss(engine)
-        self._scheduler.on_new_world()
-        self._save_record()
+        return self._run_soon(self._core.shrink(size))
 
     def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Any]:
         """Ask an engine something on its control channel, also while it is busy."""
         future: Future[Any] = Future()
-        self._call(self._ask, future, rank, name, args)
+        self._call(self._core.ask, future, rank, name, args)
         return future
-
-    def _ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
-        engine = self.engines.get(rank)
-        if engine is None or not engine.is_alive:
-            state = "not in the pool" if engine is None else engine.state
-            future.set_exception(OwnerError(f"Rank {rank} cannot answer: it is {state}."))
-        else:
-            self._switchboard.ask(future, engine, name, args)
 
     def post(self, rank: int, header: Header, frames: Sequence[Frame] = ()) -> None:
         """Send an engine's main thread a message without an answer, before the next task."""
-        self._call(self._switchboard.send_work, self.engines[rank], header, list(frames))
+        self._call(self._core.post, self.engines[rank], header, frames)
+
+    def client(self) -> Any:
+        """Connect ipyparallel's own client."""
+        return self._run_soon(self.cluster.client()).result(CLIENT_S)
+
+    # --- what it is --------------------------------------------------------------------
 
     def status(self) -> PoolStatus:
         """Return what people see of the pool."""
-        tasks = list(self._scheduler.tasks.values())
-        running = sum(1 for task in tasks if task.state == "running")
-        return PoolStatus(
-            name=self.plan.name,
-            kernel_pid=os.getpid(),
-            kernel_id=self.plan.kernel_id,
-            notebook=self.plan.notebook,
-            started=self.plan.started,
-            generation=self._scheduler.generation,
-            idle_timeout_s=self.plan.idle_timeout_s,
-            engines=tuple(engine.status() for engine in list(self.engines.values())),
-            queued=len(tasks) - running,
-            running=running,
-        )
+        return self._core.status()
 
     @property
     def engines(self) -> dict[int, EngineRecord]:
         """The engines by rank."""
-        return self._room.engines
+        return self._core.engines
 
     def device(self, rank: int) -> str:
         """Return what a rank runs on, in words."""
         return self.engines[rank].plan.device
 
     @property
+    def cluster(self) -> PoolCluster:
+        """The processes of the pool."""
+        return self._core.cluster
+
+    @property
     def socket(self) -> Path:
         """The unix socket that this owner answers on."""
-        return self.plan.folder / "owner.sock"
+        return self._core.socket
 
     @property
     def record_path(self) -> Path:
         """The pool's record in the runtime folder."""
-        return records.folder() / f"{self.plan.folder.name}.json"
-
-    # --- events ------------------------------------------------------------------------
-
-    def _notify(self, header: Header, frames: list[Frame] | None = None) -> None:
-        self._listener(header, frames or [])
-
-    def _on_death(self, engine: EngineRecord, death: Death) -> None:
-        self._switchboard.forget(engine)
-        self._switchboard.fail_questions(death.message, engine.rank)
-        self._notify({"op": "engine_died", "rank": engine.rank, **asdict(death)})
-        self._scheduler.on_death(engine, death)
-
-    def _on_replaced(self, engine: EngineRecord) -> None:
-        self._save_record()
-        self._notify({"op": "engine_replaced", "rank": engine.rank})
-        self._scheduler.schedule()
-
-    def _on_failed_start(self, engine: EngineRecord, why: str) -> None:
-        self._notify({"op": "engine_lost", "rank": engine.rank, "message": why})
-        self._scheduler.fail_hopeless()
-
-    async def _holds(self) -> int:
-        """Ask the engines how many bytes of the user's data they hold."""
-        asked = [
-            asyncio.wrap_future(self.rpc(rank, "resident_bytes"))
-            for rank, engine in self.engines.items()
-            if engine.is_alive
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return sum(answer for answer in answers if isinstance(answer, int))
-
-    # --- records and the socket --------------------------------------------------------
-
-    def _save_record(self) -> None:
-        pid, started = guard.owner_stamp().split(":")
-        alive = [engine for engine in self.engines.values() if engine.process is not None]
-        record = {
-            "name": self.plan.name,
-            "pid": int(pid),
-            "start_time": started,
-            "socket": str(self.socket),
-            "kernel_id": self.plan.kernel_id,
-            "notebook": self.plan.notebook,
-            "started": self.plan.started,
-            "engines": [engine.record() for engine in alive],
-        }
-        records.write(self.record_path, record)
-
-    def _operations(self) -> dict[str, endpoint.Operation]:
-        return {
-            "status": lambda: self.status().to_dict(),
-            "tasks": lambda: [
-                self._journal.describe(task) for task in self._scheduler.tasks.values()
-            ],
-            "interrupt": lambda task, force=False: self._interrupt(task, force),
-            "cancel": lambda task: self._scheduler.cancel(task),
-            "request_stop": self._request_stop,
-            "restart": lambda ranks=(): self.restart(ranks),
-            "stop": lambda: self._stop("stopped from outside"),
-            "log": lambda rank, size=65536: read_tail(self.engines[rank].log, size),
-        }
+        return self._core.record_path

@@ -2,10 +2,13 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.owner.plans import PoolPlan
 
 
 def folder() -> Path:
@@ -15,6 +18,21 @@ def folder() -> Path:
     path = Path(jupyter_runtime_dir()) / "jupyter_mgpu"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
+
+
+def describe(plan: PoolPlan, socket: Path, engines: Iterable[EngineRecord]) -> dict[str, Any]:
+    """Return a pool's record, with the engines that have a process now."""
+    pid, started = guard.owner_stamp().split(":")
+    return {
+        "name": plan.name,
+        "pid": int(pid),
+        "start_time": started,
+        "socket": str(socket),
+        "kernel_id": plan.kernel_id,
+        "notebook": plan.notebook,
+        "started": plan.started,
+        "engines": [engine.record() for engine in engines if engine.process is not None],
+    }
 
 
 def write(path: Path, record: dict[str, Any]) -> None:

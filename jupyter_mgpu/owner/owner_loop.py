@@ -1,0 +1,323 @@
+"""The owner loop of one pool: its scheduler, engines, connections and records, put together.
+
+    Owner, socket -> OwnerLoop -> Scheduler -> Switchboard -> engines
+    engines -> Switchboard -> Scheduler -> `listener`, the client's inbox
+
+It sees packed calls and metadata only, so it runs in a thread of the kernel or in a process of
+its own alike.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu.engines import PoolStatus
+from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.owner import endpoint, records
+from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
+from jupyter_mgpu.owner.engine_room import EngineRoom
+from jupyter_mgpu.owner.escalation import Escalation
+from jupyter_mgpu.owner.idle import IdleClock
+from jupyter_mgpu.owner.journal import Journal
+from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.owner.scheduler import Scheduler
+from jupyter_mgpu.owner.switchboard import Switchboard
+from jupyter_mgpu.transport.cluster import PoolCluster
+from jupyter_mgpu.wire import Frame, Header
+
+TICK_S = 1.0
+CLOSE_S = 3.0
+
+Listener = Callable[[Header, list[Frame]], None]
+
+
+class OwnerLoop:
+    """Owns one pool. Its methods run in its event loop, but for `run` and `status`.
+
+    Args:
+        plan: The pool to start.
+        listener: Called in the loop's thread with each event; must return at once.
+
+    Attributes:
+        ready: Done when every engine has said hello, or the start has failed.
+        has_begun: Set as soon as the loop can be asked to stop.
+    """
+
+    def __init__(self, plan: PoolPlan, listener: Listener) -> None:
+        self.plan = plan
+        self.ready: Future[None] = Future()
+        self.has_begun = threading.Event()
+        self.is_closing = False
+        self._listener = listener
+        self._token = secrets.token_hex(16)
+
+    # --- life --------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Start the pool, and run until it has ended."""
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
+            shutil.rmtree(self.plan.folder, ignore_errors=True)
+            if not self.ready.done():
+                self.ready.set_exception(error)
+        finally:
+            self.has_begun.set()
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._starting = asyncio.current_task()
+        self._stopping = asyncio.Event()
+        self._build()
+        self.has_begun.set()
+        server = await endpoint.serve(self.socket, self._operations())
+        try:
+            await self.cluster.start_controller()
+            self._save_record()
+            await self._room.start(self.plan.engines)
+            self._save_record()
+            self._starting = None
+            self.ready.set_result(None)
+            await self._tick_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
+            if self.ready.done():
+                self.stop(f"its owner failed: {error!r}")
+            else:
+                self.ready.set_exception(error)
+        finally:
+            self._starting = None
+            server.close()
+            await self._close()
+
+    def _build(self) -> None:
+        url = f"ipc://{self.plan.folder}/s"
+        self._journal = Journal(self.plan.name, self.loop.call_later)
+        self.plan.rendezvous.watch(self.loop)
+        self.cluster = PoolCluster(self.plan.folder, url, self._token)
+        self._room = EngineRoom(
+            self.cluster,
+            self.plan.folder,
+            self.record_path,
+            self._environment,
+            self.plan.start_timeout_s,
+            on_death=self._on_death,
+            on_ready=self._on_replaced,
+            on_failed_start=self._on_failed_start,
+        )
+        self._switchboard = Switchboard(
+            url,
+            self._token,
+            self._room.find,
+            on_hello=lambda engine: engine.hello.set(),
+            on_message=lambda *message: self.scheduler.on_event(*message),
+            loop=self.loop,
+        )
+        self._escalation = Escalation(
+            self.engines,
+            self._switchboard.send_control,
+            replace=self._room.replace,
+            notify=self._notify,
+        )
+        self.scheduler = Scheduler(
+            self.engines,
+            self._journal,
+            send=self._switchboard.send_work,
+            notify=self._notify,
+            free=self._escalation.begin,
+            call_later=self.loop.call_later,
+        )
+        self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
+
+    def _environment(self, engine: EngineRecord) -> dict[str, str]:
+        return self.plan.rendezvous.environment(
+            engine.rank,
+            len(self.engines),
+            self.scheduler.generation,
+            visible=self.plan.visible,
+            shares_gpu=self.plan.shares_gpu,
+        )
+
+    async def _tick_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), TICK_S)
+            for engine in self.engines.values():
+                engine.sample_memory()
+            self.scheduler.tell_waiting()
+            is_used = bool(self.scheduler.tasks)
+            if await self._idle.is_over(self.scheduler.used_s, is_used=is_used):
+                self.stop("idle")
+
+    def stop(self, reason: str) -> None:
+        """End the pool: busy engines at once."""
+        if not self.is_closing:
+            self.is_closing = True
+            self.scheduler.cancel_all("the pool was stopped")
+            self._notify({"op": "pool_ended", "reason": reason})
+        self._stopping.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+    async def _close(self) -> None:
+        self.is_closing = True
+        self._escalation.close()
+        unkillable = await self._room.close(CLOSE_S)
+        self._switchboard.fail_questions("The pool has ended.")
+        self.plan.rendezvous.close()
+        await self.cluster.stop()
+        if unkillable:
+            self._notify({"op": "unkillable", "pids": unkillable})
+        self._switchboard.close()
+        self._journal.close()
+        shutil.rmtree(self.plan.folder, ignore_errors=True)
+        self.record_path.unlink(missing_ok=True)  # last: until here others may still ask
+
+    # --- requests ----------------------------------------------------------------------
+
+    def submit(self, task: Task) -> None:
+        """Queue a task."""
+        if self.is_closing:
+            self.scheduler.end(task, "cancelled", reason="the pool was stopped")
+        else:
+            self.scheduler.submit(task)
+
+    def interrupt(self, task_id: str, *, force: bool = False) -> None:
+        """Interrupt a running task; with `force`, replace the engines that still run it."""
+        task = self.scheduler.tasks.get(task_id)
+        if force:
+            self._escalation.force(task_id)
+        elif task is not None and task.state == "queued":
+            self.scheduler.cancel(task_id)
+        elif task is not None:
+            self._escalation.begin(task)
+
+    def request_stop(self, task_id: str) -> None:
+        """Ask a running task to end by itself."""
+        task = self.scheduler.tasks.get(task_id)
+        for rank in sorted(task.running_on) if task is not None else ():
+            header = {"op": "request_stop", "task": task_id}
+            self._switchboard.send_control(self.engines[rank], header)
+
+    def restart(self, ranks: Sequence[int] = ()) -> None:
+        """Replace the engines of some ranks (all by default)."""
+        for rank in ranks or list(self.engines):
+            why = f"The engine of rank {rank} was restarted on request."
+            self._room.replace(self.engines[rank], why)
+
+    async def grow(self, plans: Sequence[EnginePlan]) -> None:
+        """Add engines, and wait until they are ready."""
+        await self._room.start(plans)
+        self.scheduler.on_new_world()
+        self._save_record()
+
+    async def shrink(self, size: int) -> None:
+        """End the engines of the last ranks; they must be idle."""
+        for engine in [e for e in self.engines.values() if e.rank >= size]:
+            self._switchboard.forget(engine)
+            self._room.dismiss(engine)
+        self.scheduler.on_new_world()
+        self._save_record()
+
+    def ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
+        """Ask an engine something on its control channel, also while it is busy."""
+        engine = self.engines.get(rank)
+        if engine is None or not engine.is_alive:
+            state = "not in the pool" if engine is None else engine.state
+            future.set_exception(OwnerError(f"Rank {rank} cannot answer: it is {state}."))
+        else:
+            self._switchboard.ask(future, engine, name, args)
+
+    def post(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:
+        """Send an engine's main thread a message without an answer, before the next task."""
+        self._switchboard.send_work(engine, header, list(frames))
+
+    def status(self) -> PoolStatus:
+        """Return what people see of the pool."""
+        tasks = list(self.scheduler.tasks.values())
+        running = sum(1 for task in tasks if task.state == "running")
+        return PoolStatus(
+            name=self.plan.name,
+            kernel_pid=os.getpid(),
+            kernel_id=self.plan.kernel_id,
+            notebook=self.plan.notebook,
+            started=self.plan.started,
+            generation=self.scheduler.generation,
+            idle_timeout_s=self.plan.idle_timeout_s,
+            engines=tuple(engine.status() for engine in list(self.engines.values())),
+            queued=len(tasks) - running,
+            running=running,
+        )
+
+    @property
+    def engines(self) -> dict[int, EngineRecord]:
+        """The engines by rank."""
+        return self._room.engines
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket that this owner answers on."""
+        return self.plan.folder / "owner.sock"
+
+    @property
+    def record_path(self) -> Path:
+        """The pool's record in the runtime folder."""
+        return records.folder() / f"{self.plan.folder.name}.json"
+
+    # --- events ------------------------------------------------------------------------
+
+    def _notify(self, header: Header, frames: list[Frame] | None = None) -> None:
+        self._listener(header, frames or [])
+
+    def _on_death(self, engine: EngineRecord, death: Death) -> None:
+        self._switchboard.forget(engine)
+        self._switchboard.fail_questions(death.message, engine.rank)
+        self._notify({"op": "engine_died", "rank": engine.rank, **asdict(death)})
+        self.scheduler.on_death(engine, death)
+
+    def _on_replaced(self, engine: EngineRecord) -> None:
+        self._save_record()
+        self._notify({"op": "engine_replaced", "rank": engine.rank})
+        self.scheduler.schedule()
+
+    def _on_failed_start(self, engine: EngineRecord, why: str) -> None:
+        self._notify({"op": "engine_lost", "rank": engine.rank, "message": why})
+        self.scheduler.fail_hopeless()
+
+    async def _resident_bytes(self) -> int:
+        """Ask the engines how many bytes of the user's data they hold."""
+        asked: list[Future[Any]] = []
+        for rank, engine in self.engines.items():
+            if engine.is_alive:
+                asked.append(Future())
+                self.ask(asked[-1], rank, "resident_bytes", {})
+        answers = await asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
+        return sum(answer for answer in answers if isinstance(answer, int))
+
+    # --- records and the socket --------------------------------------------------------
+
+    def _save_record(self) -> None:
+        record = records.describe(self.plan, self.socket, self.engines.values())
+        records.write(self.record_path, record)
+
+    def _operations(self) -> dict[str, endpoint.Operation]:
+        return {
+            "status": lambda: self.status().to_dict(),
+            "tasks": lambda: [
+                self._journal.describe(task) for task in self.scheduler.tasks.values()
+            ],
+            "interrupt": lambda task, force=False: self.interrupt(task, force=force),
+            "cancel": lambda task: self.scheduler.cancel(task),
+            "request_stop": self.request_stop,
+            "restart": self.restart,
+            "stop": lambda: self.stop("stopped from outside"),
+            "log": lambda rank, size=65536: read_tail(self.engines[rank].log, size),
+        }
