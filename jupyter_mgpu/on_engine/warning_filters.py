@@ -1,10 +1,14 @@
 """Gives an engine the kernel's warning filters, which travel as plain values."""
 
-import importlib
+import functools
 import json
 import re
+import sys
 import warnings
+from types import ModuleType
 from typing import Any
+
+from jupyter_mgpu.on_engine import imports
 
 VARIABLE = "MGPU_WARNINGS"
 
@@ -20,23 +24,40 @@ def describe() -> str:
 
 
 def apply(text: str) -> None:
-    """Take over described filters; those of categories that cannot be imported are left out."""
+    """Take over described filters; those of a library's categories once it has been imported.
+
+    torch and numpy filter warnings of their own: no engine may import torch for that.
+    """
+    later: dict[str, list[Any]] = {}
     filters: list[Any] = []
-    for action, message, kind, module, line in json.loads(text):
-        category = _category(kind)
-        if category is not None:
-            filters.append((action, _compiled(message), category, _compiled(module), line))
+    for described in json.loads(text):
+        home = described[2].partition(":")[0]
+        if home in sys.modules:
+            filters += _filters(described, sys.modules[home])
+        else:
+            later.setdefault(home, []).append(described)
+    _set(filters)
+    for home, waiting in later.items():
+        imports.after_import(home, functools.partial(_put_first, waiting))
+
+
+def _put_first(waiting: list[Any], module: ModuleType) -> None:
+    added = [item for described in waiting for item in _filters(described, module)]
+    _set([*added, *(item for item in warnings.filters if item not in added)])
+
+
+def _set(filters: list[Any]) -> None:
     warnings.filters[:] = filters  # type: ignore[index] # a list, whatever the stub says
     warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - resets the caches
 
 
-def _category(kind: str) -> type[Warning] | None:
-    module, _, name = kind.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        return None
-    return found if isinstance(found, type) and issubclass(found, Warning) else None
+def _filters(described: Any, module: ModuleType) -> list[Any]:
+    """Make a described filter, if its category is one of the module's."""
+    action, message, kind, source, line = described
+    category = getattr(module, kind.partition(":")[2], None)
+    if not (isinstance(category, type) and issubclass(category, Warning)):
+        return []
+    return [(action, _compiled(message), category, _compiled(source), line)]
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:
