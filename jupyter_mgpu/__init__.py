@@ -15,6 +15,8 @@ _HOMES = {
     "MgpuError": "errors",
     "Pool": "pool",
     "TaskFuture": "futures",
+    "after_all": "callbacks",
+    "after_each": "callbacks",
     "as_completed": "futures",
     "cancel_all": "futures",
     "current_pool": "start",

@@ -105,3 +105,27 @@ def test_a_cancelled_gang_gives_its_ranks_back() -> None:
     queue.remove(cell)
 
     assert started(queue, 0) == [("task", (0,))]
+
+
+def test_a_part_of_a_loop_has_the_age_of_its_loop() -> None:
+    queue = TaskQueue()
+    first = call("first part")
+    queue.add(first)
+    queue.add(call("later"))
+    started(queue, 0)
+    part = call("next part")
+    part.since_s = first.since_s
+    queue.add(part)
+
+    assert started(queue, 0, 1) == [("next part", (0,)), ("later", (1,))]
+
+
+def test_a_task_may_be_for_some_of_the_ranks() -> None:
+    queue = TaskQueue()
+    queue.add(Task(id="some", name="some", header={}, frames=[], ranks=(1, 2)))
+    queue.add(call("any"))
+
+    assert started(queue, 0) == [("any", (0,))]
+    assert started(queue, 0) == []
+    assert started(queue, 2) == [("some", (2,))]
+    assert len(queue) == 0

@@ -8,7 +8,7 @@ OnResult = Callable[[int, Any], None]
 
 
 class Results:
-    """Finished items, in any order. Adding an item twice changes nothing.
+    """Finished items, in any order. One thread adds them; others may look.
 
     Args:
         on_result: Takes the results in loop order, each as soon as those before it are there; they
@@ -29,23 +29,20 @@ class Results:
 
     def add(self, index: int, value: Any, *, failed: bool = False) -> None:
         """Take an item's result, or the exception that stands in its place."""
-        if index < self._next or index in self.values:
-            return
         self.values[index] = value
         self.num_done += 1
         self.num_failed += failed
-        if self._on_result is not None:
-            self._hand_over(self._on_result)
 
-    def _hand_over(self, on_result: OnResult) -> None:
-        while self._next in self.values:
+    def hand_over(self) -> None:
+        """Give the callback, in the calling thread, what is next and there."""
+        while self._on_result is not None and self._next in self.values:
             value = self.values.pop(self._next)
             self._next += 1
-            on_result(self._next - 1, value)
+            self._on_result(self._next - 1, value)
 
     def finished(self) -> dict[int, Any]:
         """Return what is there, by index, in loop order."""
-        return dict(sorted(self.values.items()))
+        return dict(sorted(self.values.copy().items()))
 
     def in_order(self) -> list[Any]:
         """Return everything as a list; all items must have ended."""

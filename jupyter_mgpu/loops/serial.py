@@ -38,6 +38,7 @@ def run_serially(
         with contextlib.nullcontext() if options.seed is None else seeds.preserved():
             for index, arguments in enumerate(zip(*iterables, strict=False)):
                 _run_item(fn, index, arguments, options, results)
+                results.hand_over()
                 if bar is not None:
                     bar.update(results.num_done, total, results.num_failed)
     except BaseException as error:

@@ -1,5 +1,6 @@
 """The progress of a loop: a bar that is replaced in place, whose last state is saved."""
 
+import contextlib
 import time
 import uuid
 
@@ -56,7 +57,9 @@ class ProgressBar:
     def _show(self, num_done: int, total: int | None, text: str, outcome: str = "") -> None:
         share = None if not total else min(num_done / total, 1.0)
         bundle = _bundle(self._name, share, text, outcome)
-        self._place.display(bundle, display_id=self._id, update=self._is_shown)
+        # A front end that went away is no reason to lose the loop.
+        with contextlib.suppress(Exception):
+            self._place.display(bundle, display_id=self._id, update=self._is_shown)
         self._is_shown = True
 
 
