@@ -15,6 +15,7 @@
   + RemoteError          a task raised something that cannot be rebuilt here
   + TaskTimeoutError     a task ran longer than its time-out (also a TimeoutError)
   + CollectiveError      a collective was aborted or timed out; who waits for whom is told
+  + LoopBodyError        a `%%parfor` cell is no loop of independent iterations (a SyntaxError)
   + OwnerError           the pool's owner does not answer or refuses a request
 
 An error from a task keeps its own type: notes name the rank and the device.
@@ -120,6 +121,10 @@ class TaskTimeoutError(MgpuError, TimeoutError):
 
 class CollectiveError(MgpuError, RuntimeError):
     """A collective was aborted or timed out."""
+
+
+class LoopBodyError(MgpuError, SyntaxError):
+    """A `%%parfor` cell cannot run as independent iterations; its line is shown."""
 
 
 class OwnerError(MgpuError):

@@ -1,0 +1,100 @@
+"""The items of a loop, each with the elements that the iteration reads."""
+
+import ast
+import builtins
+import operator
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from jupyter_mgpu.loop_cell.effects import Missing
+from jupyter_mgpu.loop_cell.generate import compile_function, function_definition
+from jupyter_mgpu.loop_cell.records import Classification, Header, Slot
+
+
+class LoopItems:
+    """What is looped over; each element is looked up when its item is read.
+
+    `operator.length_hint` tells how many there are, where that is known.
+
+    Args:
+        iterable: What the user loops over.
+        length: How many items it has; None where that is not known.
+        fetches: What looks the elements up in an item.
+    """
+
+    def __init__(
+        self,
+        iterable: Iterable[Any],
+        length: int | None,
+        fetches: tuple[Callable[[Any], Any], ...],
+    ) -> None:
+        self._iterable, self._length, self._fetches = iterable, length, fetches
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._fetches:
+            yield from self._iterable
+            return
+        for item in self._iterable:
+            yield (item, *(_fetched(fetch, item) for fetch in self._fetches))
+
+    def __length_hint__(self) -> Any:
+        return NotImplemented if self._length is None else self._length
+
+
+def _fetched(fetch: Callable[[Any], Any], item: Any) -> Any:
+    try:
+        return fetch(item)
+    except Exception as error:  # noqa: BLE001 - the iteration raises it where it reads the element
+        return Missing(error)
+
+
+def loop_items(loop: Classification, namespace: dict[str, Any]) -> LoopItems:
+    """Evaluate what is looped over, once.
+
+    Raises:
+        Exception: What that raises, such as a TypeError where it is not iterable.
+    """
+    iterable, length = _evaluate(loop.header, loop.filename, namespace)
+    iter(iterable)  # a TypeError now, not when the loop has begun
+    fetches = tuple(_fetch(slot, loop, namespace) for slot in loop.slots)
+    return LoopItems(iterable, length, fetches)
+
+
+def _evaluate(
+    header: Header, filename: str, namespace: dict[str, Any]
+) -> tuple[Iterable[Any], int | None]:
+    match header.iterable:
+        # These hide the length of what they go through.
+        case ast.Call(func=ast.Name(id="enumerate" | "zip" as name), args=args, keywords=words) if (
+            name not in namespace and not any(isinstance(each, ast.Starred) for each in args)
+        ):
+            values = [_value(each, filename, namespace) for each in args]
+            options = {str(word.arg): _value(word.value, filename, namespace) for word in words}
+            iterable = getattr(builtins, name)(*values, **options)
+            sources = values[:1] if name == "enumerate" else values
+            return iterable, _shortest(sources)
+    value = _value(header.iterable, filename, namespace)
+    return value, _shortest([value])
+
+
+def _value(node: ast.expr, filename: str, namespace: dict[str, Any]) -> Any:
+    code = compile(ast.Expression(node), filename, "eval", dont_inherit=True)
+    return eval(code, namespace)
+
+
+def _shortest(iterables: list[Any]) -> int | None:
+    lengths = [operator.length_hint(iterable, -1) for iterable in iterables]
+    known = [length for length in lengths if length >= 0]
+    return min(known) if known else None
+
+
+def _fetch(slot: Slot, loop: Classification, namespace: dict[str, Any]) -> Callable[[Any], Any]:
+    """Make the function that looks a slot's element up in an item."""
+    value = ast.Subscript(ast.Name(slot.name, ast.Load()), slot.index, ast.Load())
+    definition = function_definition("element", [slot.variable], [ast.Return(value)], 1)
+    function: types.FunctionType = compile_function(definition, loop.filename, namespace)
+    if slot.position is None:
+        return function
+    position = slot.position
+    return lambda item: function(item[position])
