@@ -19,9 +19,9 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Literal
 
+from jupyter_mgpu import children
 from jupyter_mgpu.on_engine import guard
 
 Visible = Literal["own", "pool"]
@@ -230,11 +230,9 @@ def _loopback() -> str:
 
 
 def _store_environment(owner: str) -> dict[str, str]:
-    package_root = str(Path(__file__).resolve().parent.parent)
-    paths = [package_root, os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONPATH": children.python_path(),
         "MGPU_OWNER": owner,
         "CUDA_VISIBLE_DEVICES": "",  # the store needs no GPU and must not touch one
         "OMP_NUM_THREADS": "1",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu import children
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.transport import hub
 
@@ -151,9 +152,7 @@ class PoolCluster:
         return {
             "MGPU_OWNER": guard.owner_stamp(),
             "MGPU_CLEANUP": str(self._folder),
-            "PYTHONPATH": os.pathsep.join(
-                [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-            ),
+            "PYTHONPATH": children.python_path(),
             # Frozen modules make the debugger warn at each start.
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
