@@ -19,6 +19,7 @@ _HOMES = {
     "after_each": "callbacks",
     "as_completed": "futures",
     "cancel_all": "futures",
+    "count_bytes": "traffic",
     "current_pool": "start",
     "doctor": "diagnosis",
     "fetch_next": "futures",

@@ -53,13 +53,15 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
         send_nothing=options.sends_nothing,
         count=options.count,
         ask_changed=lambda asked, names: _ask_changed(pool, asked, names),
+        place=pool.owner.store.place,
     )
     place = publisher.capture()
     notices.show_dim(place, [] if options.is_quiet else plan.lines)
     output = _output(pool, ranks, place, is_quiet=options.is_quiet)
     header = {"kind": "cell", "source": source, "count": options.count}
-    frames = {rank: plan.frames[rank] for rank in ranks}
-    task = pool.submission.new_gang(_title(source), ranks, header, frames, options.timeout_s)
+    task = pool.submission.new_gang(
+        _title(source), ranks, header, plan.take_frames(), options.timeout_s
+    )
 
     def on_rank_done(rank: int, header: Header) -> None:
         if header.get("namespace"):  # the rank had received the names
@@ -115,8 +117,9 @@ def spmd(
     name = name_of(fn)
     key = f"result of {pool.submission.next_id(name)}"
     header = {"kind": "call", "keep": key}
-    frames = pack_call(fn, args, kwargs)
-    task = pool.submission.new_gang(name, chosen, header, frames, timeout)
+    task = pool.submission.new_gang(
+        name, chosen, header, pack_call(fn, args, kwargs, pool.owner.store.place), timeout
+    )
     output = _output(pool, chosen, publisher.capture())
     Gang(pool, task, output, lambda *_: None).run()
     return Composite(

@@ -29,6 +29,26 @@ class TaskState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MovedBytes:
+    """How much data went between the kernel and one rank.
+
+    Attributes:
+        sent: To the rank, in bytes.
+        received: From the rank, in bytes.
+        shared: How much of both was in shared memory, which is not copied for the receiver.
+    """
+
+    sent: int = 0
+    received: int = 0
+    shared: int = 0
+
+    def __sub__(self, before: "MovedBytes") -> "MovedBytes":
+        return MovedBytes(
+            self.sent - before.sent, self.received - before.received, self.shared - before.shared
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatus:
     """One engine, now.
 
@@ -41,6 +61,7 @@ class EngineStatus:
         proven: Whether CUDA itself confirmed the device; None for CPU engines.
         rss_bytes: Its memory at the last look, None before the first.
         starts: How often an engine was started for this rank.
+        moved: What went to it and came from it since the pool was started.
     """
 
     rank: Rank
@@ -51,6 +72,7 @@ class EngineStatus:
     proven: bool | None
     rss_bytes: int | None
     starts: int
+    moved: MovedBytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from jupyter_mgpu.errors import SendingError
+from jupyter_mgpu.output.table import format_bytes
 from jupyter_mgpu.packing import unpack
 from jupyter_mgpu.sending import Sender
-from jupyter_mgpu.sending.notes import format_bytes, format_ranks
+from jupyter_mgpu.sending.notes import format_ranks
 
 CHILD = """
 import os, pickle, sys

@@ -53,6 +53,7 @@ class Inbox:
                 self._handle(*event)
             except Exception as error:  # noqa: BLE001 - one bad message must not end the delivery
                 self._say(f"A message of the pool could not be handled: {error!r}")
+            del event  # while it waits for the next one, a result must not live in here
 
     def _handle(self, header: Header, frames: list[Frame]) -> None:
         if not self._pool_events.handle(header) and not self._gangs.handle(header, frames):

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_mgpu.packing import Place
+
 Emit = Callable[[dict[str, Any], list[Any]], None]
 """Sends one message to the owner: header and frames. Callable from any thread."""
 
@@ -27,6 +29,7 @@ class EngineContext:
     emit: Emit
     namespace: Any  # the EngineNamespace
     shell: Any  # the IPython shell
+    place: Place  # puts large results into shared memory
     task: RunningTask | None = None
     kept: dict[str, Any] = field(default_factory=dict)  # values that a kernel's Composite owns
 

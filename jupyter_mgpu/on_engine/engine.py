@@ -59,6 +59,7 @@ class Engine:
             self._link.emit,
             self._namespace,
             shell,
+            self._link.store.place,
         )
         context.enter(self._context)
         packing.set_device(self._device)

@@ -7,14 +7,19 @@ interrupt or a question is answered while the main thread is blocked in C++.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
 
+from jupyter_mgpu import shared_memory
+from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 Handler = Callable[[Header, list[Frame]], None]
+
+_OWNER = "owner"
 
 
 class EngineLink:
@@ -35,6 +40,8 @@ class EngineLink:
         self._work = self._connect(url, f"work:{name}")
         self._control = self._connect(url, f"control:{name}")
         self._on_work: Handler = _ignore
+        self._lender = shared_memory.Lender()
+        self.store = Store(Path(url.removeprefix("ipc://")).parent, name)
 
     def _connect(self, url: str, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -62,6 +69,9 @@ class EngineLink:
 
     def emit(self, header: Header, frames: list[Any]) -> None:
         """Send a message to the owner; any thread may call it."""
+        self._send(*self._lender.lend(_OWNER, header, frames))
+
+    def _send(self, header: Header, frames: Sequence[Frame]) -> None:
         parts = encode(header, frames)
         with self._lock:
             if len(parts) == 1:
@@ -79,13 +89,36 @@ class EngineLink:
                 if not int(self._work.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return
                 parts = self._work.recv_multipart(copy=False)
-            self._on_work(*decode([part.buffer for part in parts]))
+            self._receive(*decode([part.buffer for part in parts]))
+
+    def _receive(self, header: Header, frames: list[Frame]) -> None:
+        try:
+            frames = shared_memory.borrow(header, frames)
+        except OSError as error:
+            self._send(shared_memory.answer(header, error) or {}, [])
+            return  # it comes again, with all its frames
+        answer = shared_memory.answer(header)
+        if answer is not None:
+            self._send(answer, [])
+        self._on_work(header, frames)
 
     def _serve_control(self, on_control: Handler) -> None:
         self._control.send_multipart(encode({"op": "hello", "token": self._token}))
         while True:
             header, frames = decode(self._control.recv_multipart())
-            on_control(header, frames)
+            if header["op"] in shared_memory.ANSWERS:
+                self._on_answer(header)
+            else:
+                on_control(header, frames)
+
+    def _on_answer(self, header: Header) -> None:
+        loan = self._lender.answered(header)
+        if loan is None:
+            return
+        sentence = self.store.refused(loan.frames, header)
+        if sentence is not None:
+            self._send({"op": "notice", "message": sentence}, [])
+        self._send(loan.header, loan.frames)
 
     def reply(self, header: Header, frames: list[Any]) -> None:
         """Answer on the control connection; only the control thread may call it."""

@@ -107,6 +107,7 @@ class Runner:
                 self._ask_again(task, missing)
                 return None
             self._received = True
+            frames.clear()  # a name that the cell rebinds must not live on in here
             cell = Cell(self._shell, header["source"], header.get("count", 0))
             self._namespace.before_cell()
             self._tell_begun(header)
@@ -174,7 +175,7 @@ class Runner:
         if keep is not None:
             self._context.kept[keep] = result
             return []
-        return packing.pack(result)
+        return packing.pack(result, place=self._context.place)
 
     def _run_chunk(self, task: RunningTask, header: Header, frames: list[Frame]) -> None:
         kept = self._context.kept

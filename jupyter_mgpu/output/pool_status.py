@@ -3,6 +3,7 @@
 from typing import Any
 
 from jupyter_mgpu.engines import PoolStatus
+from jupyter_mgpu.output.table import format_bytes
 
 
 def status_line(status: PoolStatus) -> str:
@@ -22,6 +23,8 @@ def engine_rows(status: PoolStatus) -> list[dict[str, Any]]:
             "state": str(engine.state),
             "task": engine.task,
             "memory": f"{engine.rss_bytes / 2**20:,.0f} MiB" if engine.rss_bytes else "n/a",
+            "sent": format_bytes(engine.moved.sent),
+            "received": format_bytes(engine.moved.received),
             "pid": engine.pid,
         }
         for engine in status.engines

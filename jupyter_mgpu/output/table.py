@@ -1,7 +1,9 @@
-"""Rows as a plain text table."""
+"""Rows as a plain text table, sizes as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_THOUSAND = 1000
 
 
 def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -14,6 +16,18 @@ def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Write a size: 24 B, 1.2 MB."""
+    if num_bytes < _THOUSAND:
+        return f"{num_bytes} B"
+    size = float(num_bytes)
+    for unit in ("kB", "MB", "GB"):
+        size /= _THOUSAND
+        if size < _THOUSAND:
+            return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
+    return f"{size / _THOUSAND:.1f} TB"
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu.engines import EngineState, EngineStatus, Rank
+from jupyter_mgpu.engines import EngineState, EngineStatus, MovedBytes, Rank
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
@@ -49,6 +49,9 @@ class EngineRecord:
     rss_bytes: int | None = None
     log_start: int = 0  # where the lines of the present process begin
     doom: str | None = None  # why the owner itself ended the process
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    shared_bytes: int = 0  # of both, in shared memory
     hello: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -105,6 +108,7 @@ class EngineRecord:
             proven=self.proven,
             rss_bytes=self.rss_bytes,
             starts=self.starts,
+            moved=MovedBytes(self.sent_bytes, self.received_bytes, self.shared_bytes),
         )
 
     def sample_memory(self) -> None:

@@ -91,7 +91,8 @@ class Journal:
         seen = self._seen(task)
         seen.reply = header
         if sum(len(frame) for frame in frames) <= RESULT_BYTES:
-            seen.frames = frames
+            # Its owner may change a result in place before it is written.
+            seen.frames = [*frames[:1], *(bytes(frame) for frame in frames[1:])]
 
     def ended(self, task: Task, header: Header) -> str | None:
         """Write a task's record; cells are not recorded.
@@ -126,6 +127,7 @@ class Journal:
             "has_result": bool(sizes),
         }
         self._append(json.dumps(record, default=str).encode(), seen.frames, sum(sizes))
+        seen.frames = []
 
     def describe(self, task: Task) -> dict[str, Any]:
         """Return what a task's record starts with, also while it is queued or running."""

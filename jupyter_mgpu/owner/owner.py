@@ -28,11 +28,15 @@ class Owner:
     Args:
         plan: The pool to start.
         listener: Called in the owner's thread with each event; must return at once.
+
+    Attributes:
+        store: Puts large data of the pool's messages into shared memory.
     """
 
     def __init__(self, plan: PoolPlan, listener: Listener) -> None:
         self.plan = plan
         self._core = OwnerLoop(plan, listener)
+        self.store = self._core.store
         self._thread = threading.Thread(target=self._run, name="mgpu-owner", daemon=True)
         self._has_ended = threading.Event()
 

@@ -31,6 +31,7 @@ from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
 from jupyter_mgpu.owner.switchboard import Switchboard
+from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
 
@@ -49,11 +50,13 @@ class OwnerLoop:
 
     Attributes:
         ready: Done when every engine has said hello, or the start has failed.
+        store: Puts large data of the pool's messages into shared memory.
         has_begun: Set as soon as the loop can be asked to stop.
     """
 
     def __init__(self, plan: PoolPlan, listener: Listener) -> None:
         self.plan = plan
+        self.store = Store(plan.folder, "kernel", keeps_recent=True)
         self.ready: Future[None] = Future()
         self.has_begun = threading.Event()
         self.is_closing = False
@@ -119,6 +122,7 @@ class OwnerLoop:
             self._room.find,
             on_hello=lambda engine: engine.hello.set(),
             on_message=lambda *message: self.scheduler.on_event(*message),
+            store=self.store,
             loop=self.loop,
         )
         self._escalation = Escalation(
@@ -150,6 +154,7 @@ class OwnerLoop:
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), TICK_S)
+            self.store.age()
             for engine in self.engines.values():
                 engine.sample_memory()
             self.scheduler.tell_waiting()

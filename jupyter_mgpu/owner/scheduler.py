@@ -10,6 +10,7 @@ from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.queue import Task, TaskQueue
+from jupyter_mgpu.shared_memory import is_shared
 from jupyter_mgpu.wire import Frame, Header
 
 FREE_AFTER_S = 0.25
@@ -110,7 +111,7 @@ class Scheduler:
             self._send(engine, header, frames)
             self._notify({"op": "started", "task": task.id, "rank": rank})
         if not task.retries:
-            task.frames = []  # packed arguments must not live as long as the task
+            task.frames = _lasting(task.frames)
         task.header = header
         if task.timeout_s is not None:
             self._call_later(task.timeout_s, self._on_timeout, task)
@@ -174,6 +175,7 @@ class Scheduler:
             return
         task.info["ended"] = True
         task.state = state
+        task.frames = []  # a timer may hold the task for long
         self.tasks.pop(task.id, None)
         self.used_s = time.monotonic()
         header = {"op": "ended", "task": task.id, "state": state, **details}
@@ -278,3 +280,12 @@ class Scheduler:
             if problem is not None:
                 self.end(task, "failed", reason="no engines", message=problem)
                 self._queue.remove(task)
+
+
+def _lasting(frames: list[Frame] | dict[int, list[Frame]]) -> list[Frame]:
+    """Return what lives as long as a task that runs: nothing of a cell, of a call its blocks.
+
+    Its engine has the arguments until the call ends, so that a block costs nothing, and what is
+    submitted meanwhile can use it.
+    """
+    return [] if isinstance(frames, dict) else [frame for frame in frames if is_shared(frame)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from jupyter_mgpu import shared_memory
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.wire import Frame, Header, decode, encode
@@ -29,6 +30,7 @@ class Switchboard:
         find: Returns the engine of a name such as `0.3`, None for one that was replaced.
         on_hello: Called when both channels of an engine are known.
         on_message: Called with each other message of an engine.
+        store: Made the blocks among the messages' frames.
         loop: The owner's event loop.
     """
 
@@ -39,12 +41,15 @@ class Switchboard:
         find: Callable[[str], EngineRecord | None],
         on_hello: Callable[[EngineRecord], None],
         on_message: Callable[[EngineRecord, Header, list[Frame]], None],
+        store: shared_memory.Store,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._token = token
         self._find = find
         self._on_hello = on_hello
         self._on_message = on_message
+        self._store = store
+        self._lender = shared_memory.Lender()
         self._loop = loop
         self._known: set[str] = set()
         self._numbers = itertools.count(1)
@@ -70,8 +75,19 @@ class Switchboard:
     def _send(
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
+        header, left = self._lender.lend(engine.name, header, frames)
+        if left is not frames:
+            shared = sum(map(len, frames)) - sum(map(len, left))
+            engine.sent_bytes += shared
+            engine.shared_bytes += shared
+        self._send_parts(channel, engine, header, left)
+
+    def _send_parts(
+        self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
+    ) -> None:
         identity = f"{channel}:{engine.name}".encode()
         parts = encode(header, frames)
+        engine.sent_bytes += sum(map(len, parts))
         with contextlib.suppress(zmq.ZMQError):  # it is gone: its death is noticed elsewhere
             self._router.send(identity, zmq.SNDMORE)
             if len(parts) == 1:
@@ -99,7 +115,9 @@ class Switchboard:
                     future.set_exception(OwnerError(message))
 
     def forget(self, engine: EngineRecord) -> None:
-        """Hear an engine no more."""
+        """Hear an engine no more, and take back what it has not mapped."""
+        self._lender.forget(engine.name)
+        self._store.remove_files(engine.name)
         self._known -= {f"{channel}:{engine.name}" for channel in CHANNELS}
 
     def close(self) -> None:
@@ -116,22 +134,48 @@ class Switchboard:
                 header, frames = decode([part.buffer for part in parts[1:]])
             except (ValueError, IndexError):
                 continue  # not one of our engines
-            self._take(name, header, frames)
+            engine = self._find(name.partition(":")[2])
+            if engine is not None:
+                engine.received_bytes += sum(map(len, parts)) - len(parts[0])
+                self._take(name, engine, header, frames)
 
-    def _take(self, name: str, header: Header, frames: list[Frame]) -> None:
-        engine = self._find(name.partition(":")[2])
-        if engine is None:
-            return
+    def _take(self, name: str, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
         if header.get("op") == "hello":
             if hmac.compare_digest(str(header.get("token")), self._token):
                 self._known.add(name)
                 if all(f"{channel}:{engine.name}" in self._known for channel in CHANNELS):
                     self._on_hello(engine)
         elif name in self._known:
-            if header["op"] == "reply":
-                self._answer(header)
-            else:
-                self._on_message(engine, header, frames)
+            self._on_known(engine, header, frames)
+
+    def _on_known(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
+        if header["op"] == "reply":
+            self._answer(header)
+        elif header["op"] in shared_memory.ANSWERS:
+            self._on_answer(engine, header)
+        else:
+            sent = frames
+            try:
+                frames = shared_memory.borrow(header, sent)
+            except OSError as error:
+                self.send_control(engine, shared_memory.answer(header, error) or {})
+                return  # it comes again, with all its frames
+            answer = shared_memory.answer(header)
+            if answer is not None:
+                shared = sum(map(len, frames)) - sum(map(len, sent))
+                engine.received_bytes += shared
+                engine.shared_bytes += shared
+                self.send_control(engine, answer)
+            self._on_message(engine, header, frames)
+
+    def _on_answer(self, engine: EngineRecord, header: Header) -> None:
+        loan = self._lender.answered(header)
+        if loan is None:
+            return
+        sentence = self._store.refused(loan.frames, header)
+        if sentence is not None:
+            self._on_message(engine, {"op": "notice", "message": sentence}, [])
+        self._send_parts("work", engine, loan.header, loan.frames)
 
     def _answer(self, header: Header) -> None:
         _, future = self._questions.pop(header["id"], (0, None))

@@ -9,7 +9,7 @@ The path of an object::
 Both ends are this package. It imports torch only where an object needs it.
 """
 
-from jupyter_mgpu.packing.frames import Frame, count_bytes, pack, unpack
+from jupyter_mgpu.packing.frames import Frame, Place, count_bytes, pack, unpack
 from jupyter_mgpu.packing.plain import NotPlainError, unpack_plain
 from jupyter_mgpu.packing.raised import pack_exception
 from jupyter_mgpu.packing.tensors import set_device
@@ -17,6 +17,7 @@ from jupyter_mgpu.packing.tensors import set_device
 __all__ = [
     "Frame",
     "NotPlainError",
+    "Place",
     "count_bytes",
     "pack",
     "pack_exception",

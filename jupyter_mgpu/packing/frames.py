@@ -4,7 +4,7 @@ import io
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jupyter_mgpu.errors import PackingError
 from jupyter_mgpu.packing.faults import find_fault
@@ -13,11 +13,26 @@ from jupyter_mgpu.packing.pickler import Pickler
 Frame = bytes | memoryview
 P = TypeVar("P", bound=Pickler)
 
+
+class Place(Protocol):
+    """Puts frames where they travel from."""
+
+    def __call__(self, frames: Sequence[Frame], *, copy: bool = False) -> list[Frame]:
+        """Return what stands for each frame; with `copy`, it owns its data."""
+
+
+def place_here(frames: Sequence[Frame], *, copy: bool = False) -> list[Frame]:
+    """Leave frames where they are, or copy those that are views."""
+    return [bytes(frame) for frame in frames] if copy else list(frames)
+
+
 # Below this a message of its own costs more than the copy into the stream.
 APART_BYTES = 4096
 
 
-def pack(obj: Any, *, copy: bool = False, labels: Sequence[str] = ()) -> list[Frame]:
+def pack(
+    obj: Any, *, copy: bool = False, labels: Sequence[str] = (), place: Place | None = None
+) -> list[Frame]:
     """Pack an object into frames.
 
     Args:
@@ -25,6 +40,7 @@ def pack(obj: Any, *, copy: bool = False, labels: Sequence[str] = ()) -> list[Fr
         copy: Frames own their data, so that the caller may change the object at once. Otherwise
             large frames are views of the object's memory.
         labels: Where obj is a tuple, what errors call its items.
+        place: Puts large frames elsewhere, as `Store.place` does.
 
     Returns:
         The pickle stream, then the buffers that travel apart (larger than 4 KiB).
@@ -37,7 +53,7 @@ def pack(obj: Any, *, copy: bool = False, labels: Sequence[str] = ()) -> list[Fr
     except Exception as error:
         path = find_fault(obj, _try_to_dump, labels)
         raise PackingError(describe_fault(path, error)) from error
-    return [stream, *(bytes(view) if copy else view for view in buffers)]
+    return (place or place_here)([stream, *buffers], copy=copy)
 
 
 def unpack(frames: Sequence[Any]) -> Any:

@@ -2,19 +2,7 @@
 
 from collections.abc import Iterable
 
-_THOUSAND = 1000
-
-
-def format_bytes(num_bytes: int) -> str:
-    """Write a size: 24 B, 1.2 MB."""
-    if num_bytes < _THOUSAND:
-        return f"{num_bytes} B"
-    size = float(num_bytes)
-    for unit in ("kB", "MB", "GB"):
-        size /= _THOUSAND
-        if size < _THOUSAND:
-            return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
-    return f"{size / _THOUSAND:.1f} TB"
+from jupyter_mgpu.output.table import format_bytes
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ from jupyter_mgpu.on_engine.namespace import receiving
 from jupyter_mgpu.packing import functions, tensors
 from jupyter_mgpu.packing.contents import Content, content
 from jupyter_mgpu.packing.faults import find_fault
-from jupyter_mgpu.packing.frames import Frame, describe_fault, dump
+from jupyter_mgpu.packing.frames import Frame, Place, describe_fault, dump, place_here
 from jupyter_mgpu.packing.handles import HandleTable, is_array, is_tensor
 from jupyter_mgpu.packing.pickler import Pickler
 from jupyter_mgpu.sending.aliases import Aliases, array_offset
@@ -52,6 +52,7 @@ def pack_names(
     user_ns: dict[str, Any],
     handles: HandleTable,
     copies: EngineCopies,
+    place: Place = place_here,
 ) -> PackedNames:
     """Pack names in one stream, so that what they share stays shared.
 
@@ -60,6 +61,7 @@ def pack_names(
         user_ns: The kernel's namespace; its functions get the engine's as their globals.
         handles: The kernel's tensors and arrays by number.
         copies: What the engine has of them.
+        place: Puts large frames elsewhere, as `Store.place` does.
 
     Raises:
         PackingError: If a part cannot be pickled; its path begins with the name.
@@ -81,7 +83,7 @@ def pack_names(
             describe_fault(find_fault(items, try_to_dump, tuple(values)), error)
         ) from error
     head = pickle.dumps(sorted(pickler.references), protocol=5)
-    return PackedNames([head, stream, *buffers], pickler.contents)
+    return PackedNames([head, *place([stream, *buffers])], pickler.contents)
 
 
 class _NamePickler(Pickler):

@@ -50,6 +50,14 @@ class Plan:
             rank: plan.packed.frames if plan.packed else [] for rank, plan in self.ranks.items()
         }
 
+    def take_frames(self) -> dict[int, list[Frame]]:
+        """Return `frames`, and keep none of them: they must not live as long as the cell."""
+        frames = self.frames
+        for rank, plan in self.ranks.items():
+            if plan.packed is not None:
+                self.ranks[rank] = RankPlan(plan.sent, PackedNames([], plan.packed.contents))
+        return frames
+
     def commit(self, rank: int) -> None:
         """Note that a rank has received its frames."""
         plan = self.ranks[rank]
@@ -82,5 +90,5 @@ class Plan:
         if self._repack is None:
             return []
         packed = self._repack(rank, plan.sent, missing)
-        self.ranks[rank] = RankPlan(plan.sent, packed)
+        self.ranks[rank] = RankPlan(plan.sent, PackedNames([], packed.contents))
         return packed.frames

@@ -7,6 +7,7 @@ from typing import Any
 from jupyter_mgpu.errors import SendingError
 from jupyter_mgpu.on_engine.namespace.names import CellNames, analyse
 from jupyter_mgpu.packing.contents import Content
+from jupyter_mgpu.packing.frames import Place, place_here
 from jupyter_mgpu.packing.handles import HandleTable
 from jupyter_mgpu.sending import choice, notes
 from jupyter_mgpu.sending.counters import Clock, KernelCounters
@@ -123,6 +124,7 @@ class Sender:
         send_nothing: bool = False,
         ask_changed: AskChanged | None = None,
         count: int = 0,
+        place: Place = place_here,
     ) -> Plan:
         """Decide what a cell needs sent, and pack it. Nothing counts as sent before `commit`.
 
@@ -134,6 +136,7 @@ class Sender:
             send_nothing: Do not send any name.
             ask_changed: Asks ranks which of some names were changed inside there.
             count: The kernel's execution count, to name the cell later.
+            place: Puts large data elsewhere, as `Store.place` does.
 
         Raises:
             SendingError: If both sides changed a name, a name was lost with an engine, cannot
@@ -160,7 +163,7 @@ class Sender:
             found, self._user_ns, self._kernel.bound_at, self._handles, send, keep
         )
         chosen = chooser.choose(states, ask_changed)
-        return self._packed(found, chooser, chosen, states, live)
+        return self._packed(found, chooser, chosen, states, live, place)
 
     def _check(
         self, found: KernelNames, states: Mapping[int, RankState], send: Collection[str]
@@ -179,6 +182,7 @@ class Sender:
         chosen: Mapping[int, Sequence[str]],
         states: Mapping[int, RankState],
         live: Mapping[int, RankState],
+        place: Place,
     ) -> Plan:
         def pack(names: Iterable[str], contents: Mapping[int, Content]) -> PackedNames:
             return pack_names(
@@ -186,6 +190,7 @@ class Sender:
                 user_ns=self._user_ns,
                 handles=self._handles,
                 copies=EngineCopies(contents, chooser.held, chooser.forced),
+                place=place,
             )
 
         def commit(rank: int, sent: dict[str, Sent], contents: dict[int, Content]) -> None:

@@ -1,0 +1,19 @@
+"""Large buffers between processes of one host, written once and mapped by each reader.
+
+The path of a buffer::
+
+    Store.place   buffers -> views of a block, which stand in for them among a message's frames
+    Lender.lend   a message -> the message without those frames, with a description of the blocks
+    borrow        the description -> memory that the reader may write, copied only where it does
+    Lender.answered, Lender.forget   the reader has it, or has died: the sender lets go of it
+
+A block is a sealed memfd, or a file where memfds cannot be opened by others. It lives as long as
+a view or a mapping of it.
+"""
+
+from jupyter_mgpu.shared_memory.block import ANSWERS
+from jupyter_mgpu.shared_memory.lending import Lender, answer, borrow
+from jupyter_mgpu.shared_memory.mapping import is_shared
+from jupyter_mgpu.shared_memory.store import Store
+
+__all__ = ["ANSWERS", "Lender", "Store", "answer", "borrow", "is_shared"]
