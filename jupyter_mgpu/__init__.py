@@ -18,7 +18,7 @@ _HOMES = {
     "after_all": "callbacks",
     "after_each": "callbacks",
     "as_completed": "futures",
-    "cancel_all": "futures",
+    "cancel_all": "calls",
     "count_bytes": "traffic",
     "current_pool": "start",
     "doctor": "diagnosis",

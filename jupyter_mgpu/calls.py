@@ -1,12 +1,15 @@
 """Calls in the background: one on the next free engine, or one on every engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jupyter_mgpu import futures as task_futures
 from jupyter_mgpu.futures import TaskFuture, run_in_place
+from jupyter_mgpu.notebook import refuse_on_engine
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.output.status_line import follow
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.pools import open_pools
 from jupyter_mgpu.start import pool_named
 
 
@@ -62,5 +65,20 @@ def parfeval_on_all(
     Returns:
         One future per rank, in rank order.
     """
+    refuse_on_engine("parfeval_on_all")
     pool = pool or pool_named(None)
     return [pool.submit_task(fn, args, kwargs, rank=rank) for rank in pool.ranks]
+
+
+def cancel_all(futures: Sequence[TaskFuture] | None = None) -> int:
+    """Cancel every future that has not ended.
+
+    Args:
+        futures: Which; by default all tasks and loops of this notebook's pools.
+
+    Returns:
+        How many were cancelled.
+    """
+    if futures is None:
+        futures = [future for pool in open_pools() for future in pool.tasks()]
+    return task_futures.cancel_all(futures)

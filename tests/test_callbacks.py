@@ -7,7 +7,9 @@ import time
 import pytest
 
 from jupyter_mgpu.callbacks import after_all, after_each
+from jupyter_mgpu.calls import cancel_all
 from jupyter_mgpu.futures import CancelledError, fetch_next, wait
+from jupyter_mgpu.loops import parfor
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook, wait_until
 
@@ -120,6 +122,15 @@ def test_tasks_that_have_ended_and_foreign_futures_may_be_given(pool: Pool) -> N
     foreign.set_result(4)
 
     assert [future.result(10) for future in callbacks] == ["3", "4"]
+
+
+def test_all_tasks_and_loops_of_the_notebook_are_cancelled_together(pool: Pool) -> None:
+    futures = [pool.submit(time.sleep, 60) for _ in range(4)]
+    loop = parfor(time.sleep, [60] * 4, pool=pool, wait=False)
+
+    assert cancel_all() == 5
+    assert [str(future.state) for future in [*futures, loop]] == ["cancelled"] * 5
+    assert cancel_all() == 0
 
 
 def test_the_futures_of_callbacks_can_be_fetched(pool: Pool) -> None:
