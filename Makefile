@@ -29,6 +29,7 @@ demo: $(READY)
 	@$(ISOLATED) $(BIN)/python scripts/demo.py $(QUICKSTART) build/demo
 
 test: check
+	scripts/install-chromium.sh
 	$(ISOLATED) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-oldest: $(READY_OLDEST)

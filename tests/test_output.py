@@ -69,8 +69,11 @@ out.finish()
     )
 
     assert page(cell) == ["[0] zero <b>&", "[1] one"]
-    lane = cell.displays[0]
-    assert lane["text/html"].startswith("<details open")
+    switches, lane, _ = cell.displays
+    key = re.search(r'<label for="([^"]+)"', lane["text/html"]).group(1)
+    assert f'<input type="checkbox" id="{key}"' in switches["text/html"]
+    assert f"body:has(#{key}:checked) .{key}{{display:none" in switches["text/html"]
+    assert f'class="{key}"' in lane["text/html"]
     assert "rank 0 (GPU 0)" in readable(lane)
     assert "zero <b>&" in readable(lane)
     assert "<script" not in lane["text/html"]
@@ -203,6 +206,27 @@ out.finish()
     assert cell.displays[1]["image/png"] == "AAAA"
 
 
+def test_figures_stand_in_rank_order_and_none_waits_for_a_rank_that_has_none(
+    kernel: Notebook,
+) -> None:
+    cell = kernel.submit(
+        """
+out = make(0, 1, 2)
+for rank, what in ((1, "B1"), (1, "B2"), (0, "A1")):
+    out.handle(rank, shown({"text/plain": what}))
+out.handle(2, printed("after\\n"))
+threading.Event().wait(60)
+"""
+    )
+    kernel.wait_for_output(cell, "B2")
+    kernel.wait_for_output(cell, "[2] after")
+    kernel.stop()
+    kernel.wait(cell)
+
+    shown = [text for text in page(cell) if not text.startswith("rank")]
+    assert shown == ["A1", "B1", "B2", "[2] after"]
+
+
 def test_clear_output_of_a_rank_leaves_the_others_alone_and_frames_in_place(
     kernel: Notebook,
 ) -> None:
@@ -223,7 +247,7 @@ out.finish()
     assert sorted(page(cell)) == sorted([
         "rank 0 (GPU 0):", "kept", "[0] kept line", "rank 1 (GPU 1):", "frame 29", "[1] line 29",
     ])  # fmt: skip
-    assert len(cell.displays) == 6
+    assert len(cell.displays) == 7
     assert not [m for m in cell.messages if m["msg_type"] == "clear_output"]
 
 

@@ -5,7 +5,7 @@ Colours come from JupyterLab's variables; their fallbacks stay readable on white
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 BORDER = "var(--jp-border-color2, rgba(128, 128, 128, 0.45))"
 DIM = "var(--jp-content-font-color2, #808080)"
@@ -108,20 +108,40 @@ def _extended(codes: list[int]) -> str | None:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def lane(title: str, lines: Sequence[str], *, note: str = "", outcome: str = "") -> str:
-    """Draw one rank's text: foldable, scrolled to its end."""
+def switches(titles: Mapping[str, str]) -> str:
+    """Draw what folds lanes, invisibly: a lane is drawn anew at each update, this is not.
+
+    Args:
+        titles: The lanes' titles by their keys.
+    """
+    boxes = "".join(
+        f'<input type="checkbox" id="{key}" aria-label="fold {escape(title)}" style="opacity:0">'
+        for key, title in titles.items()
+    )
+    rules = "".join(
+        f".{key}-title::before{{content:'▾ '}}"
+        f"body:has(#{key}:checked) .{key}-title::before{{content:'▸ '}}"
+        f"body:has(#{key}:checked) .{key}{{display:none !important}}"
+        for key in titles
+    )
+    return f'<div style="position:absolute;height:0">{boxes}</div><style>{rules}</style>'
+
+
+def lane(title: str, lines: Sequence[str], *, key: str, note: str = "", outcome: str = "") -> str:
+    """Draw one rank's text, scrolled to its end; `switches` with the same key folds it."""
     flag = f' <span style="color:{ERROR}">{escape(outcome)}</span>' if outcome else ""
     dropped = f'<div style="color:{DIM};font-size:90%">{escape(note)}</div>' if note else ""
     # A reversed column starts at its bottom: the newest lines show without a script. The text must
     # not shrink: it would scroll by itself, from its top.
     return (
-        f'<details open style="border-left:3px solid {BORDER};padding-left:8px;margin:2px 0">'
-        f'<summary style="color:{DIM};font-family:{MONO};font-size:{SIZE};cursor:pointer">'
-        f"{escape(title)}{flag}</summary>{dropped}"
+        f'<div style="border-left:3px solid {BORDER};padding-left:8px;margin:2px 0">'
+        f'<label for="{key}" class="{key}-title" style="color:{DIM};font-family:{MONO};'
+        f'font-size:{SIZE};cursor:pointer">{escape(title)}{flag}</label>'
+        f'<div class="{key}">{dropped}'
         '<div style="display:flex;flex-direction:column-reverse;max-height:24em;overflow:auto">'
         f'<pre style="flex:none;margin:0;padding:0;overflow:visible;background:transparent;'
         f'font-family:{MONO};font-size:{SIZE};white-space:pre-wrap">{lines_to_html(lines)}</pre>'
-        "</div></details>"
+        "</div></div></div>"
     )
 
 

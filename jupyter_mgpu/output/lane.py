@@ -49,6 +49,7 @@ class Lane:
     rank: int
     title: str
     log_path: str
+    key: str = field(default_factory=lambda: new_id())
     screen: Screen = field(default_factory=lambda: Screen(LANE_LINES))
     dropped: int = 0
     outcome: str = ""
@@ -75,7 +76,9 @@ class Lane:
         if self.outcome:
             plain.append(self.outcome)
         return {
-            "text/html": html.lane(self.title, shown, note=note, outcome=self.outcome),
+            "text/html": html.lane(
+                self.title, shown, key=self.key, note=note, outcome=self.outcome
+            ),
             "text/plain": "\n".join(f"[{self.rank}] {line}" for line in plain),
         }
 

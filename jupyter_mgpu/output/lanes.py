@@ -17,6 +17,8 @@ LANE_CHARS = 40_000
 UPDATE_S = 0.2
 SETTLE_S = 0.08
 """How long the first lane waits, so that lanes which start together stand in rank order."""
+HOLD_S = 0.25
+"""How long a figure waits for those of the other ranks, so that they stand in rank order."""
 MIN_LIVE_CHARS = 1_500
 UPDATES_PER_S_UNDER_LOAD = 2.0
 WELL = ("", "ok", "finished")
@@ -37,6 +39,9 @@ class LanesView:
         self._page: list[Slot] = []  # in the order of the page
         self._named: dict[str, Slot] = {}
         self._figures: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
+        self._held: list[tuple[int, int, Slot, Slot]] = []  # not on the page yet
+        self._held_at = 0.0
+        self._num_shown = dict.fromkeys(lanes, 0)
         self._free: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
         self._clearing: set[int] = set()
         self._results: dict[int, dict[str, Any]] = {}
@@ -56,7 +61,7 @@ class LanesView:
         if self._first_text_at is None:
             self._first_text_at = now
 
-    def show(self, rank: int, kind: str, content: dict[str, Any], now: float) -> None:  # noqa: ARG002 - same signature for all views
+    def show(self, rank: int, kind: str, content: dict[str, Any], now: float) -> None:
         """Take a display of a rank."""
         if kind == "clear_output":
             self._clearing.add(rank)
@@ -65,7 +70,7 @@ class LanesView:
         elif kind == "execute_result":
             self._results[rank] = content
             if len(self._results) == len(self._lanes):
-                self._show_results()
+                self._show_results(now)
         elif kind == "update_display_data":
             self._update(rank, content)
         else:
@@ -73,7 +78,7 @@ class LanesView:
             if rank in self._dirty:
                 self._make_lanes()  # what was printed before stands above
             title = self._lanes[rank].title
-            self._show_pair(rank, title, content, display_id_of(rank, content))
+            self._show_pair(rank, title, content, now, display_id_of(rank, content))
 
     def _update(self, rank: int, content: dict[str, Any]) -> None:
         name = display_id_of(rank, content)
@@ -87,19 +92,27 @@ class LanesView:
         slot.fill(content["data"], content.get("metadata"))
 
     def _show_pair(
-        self, rank: int, title: str, content: dict[str, Any], name: str | None = None
+        self, rank: int, title: str, content: dict[str, Any], now: float, name: str | None = None
     ) -> None:
         """Show something with its header, in a place that the rank has cleared if there is one."""
         if self._free[rank]:
             header, figure = self._free[rank].pop(0)
         else:
             header, figure = Slot(new_id()), Slot(name or new_id())
-            self._page += [header, figure]
+            self._num_shown[rank] += 1
+            self._held_at = self._held_at if self._held else now
+            self._held.append((self._num_shown[rank], rank, header, figure))
         header.fill({"text/html": html.header(title), "text/plain": f"{title}:"})
         figure.fill(content["data"], content.get("metadata"))
         self._figures[rank].append((header, figure))
         if name is not None:
             self._named[name] = figure
+
+    def _place_held(self) -> None:
+        """Put the figures on the page: the first of each rank, the second of each, and so on."""
+        for _, _, header, figure in sorted(self._held, key=lambda held: held[:2]):
+            self._page += [header, figure]
+        self._held.clear()
 
     def _clear_now(self, rank: int) -> None:
         if rank not in self._clearing:
@@ -116,8 +129,9 @@ class LanesView:
             lane.dropped = 0
             self._dirty.add(rank)
 
-    def _show_results(self) -> None:
+    def _show_results(self, now: float) -> None:
         """Show the last expressions; equal ones once, for all the ranks that have it."""
+        self._place_held()
         self._make_lanes()
         groups: dict[str, list[int]] = {}
         for rank in sorted(self._results):
@@ -136,7 +150,8 @@ class LanesView:
                 })  # fmt: skip
                 self._page.append(slot)
             else:
-                self._show_pair(ranks[0], title, content)
+                self._show_pair(ranks[0], title, content, now)
+                self._place_held()
         self._results = {}
 
     def status(self, text: str) -> None:
@@ -153,7 +168,12 @@ class LanesView:
     def publish(self, now: float, budget: Budget) -> bool:
         """Send what is due and what the budget allows; tells whether more is left."""
         if self._first_text_at is not None and now - self._first_text_at >= SETTLE_S:
+            if any(self._lanes[rank].slot is None for rank in self._dirty):
+                self._place_held()
             self._make_lanes()
+        is_even = len(set(self._num_shown.values())) == 1
+        if self._held and (is_even or now - self._held_at >= HOLD_S):
+            self._place_held()
         self._draw(now, self._live_chars())
         pending = [slot for slot in self._page if slot.is_dirty]
         # What is new first and in order; of the rest, what waits longest.
@@ -165,7 +185,7 @@ class LanesView:
                 continue
             self._send(slot, now)
             budget.spend(slot.data)
-        return bool(self._dirty) or any(slot.is_dirty for slot in self._page)
+        return bool(self._dirty or self._held) or any(slot.is_dirty for slot in self._page)
 
     def finish(self, outcomes: Mapping[int, str], now: float) -> None:
         """Bring everything to its final state."""
@@ -179,7 +199,8 @@ class LanesView:
                 if lane.slot is not None or rank in self._dirty:
                     self._dirty.add(rank)
         if self._results:
-            self._show_results()
+            self._show_results(now)
+        self._place_held()
         self.status("")
         self._make_lanes()
         for rank in self._lanes:  # the live ones may have been shortened
@@ -195,8 +216,17 @@ class LanesView:
         for rank in sorted(self._dirty):
             lane = self._lanes[rank]
             if lane.slot is None:
+                self._make_switches()
                 lane.slot = Slot(new_id())
                 self._page.append(lane.slot)
+
+    def _make_switches(self) -> None:
+        """Put what folds the lanes above the first one, once: an update would forget its state."""
+        if all(lane.slot is None for lane in self._lanes.values()):
+            switches = {lane.key: lane.title for lane in self._lanes.values()}
+            slot = Slot(new_id())
+            slot.fill({**BLANK, "text/html": html.switches(switches)})
+            self._page.append(slot)
 
     def _live_chars(self) -> int:
         """How much of each lane a live update may hold, so that all of them stay live."""
