@@ -183,6 +183,11 @@ EQUAL_TO_THE_PLAIN_LOOP = {
         "s = s.union({i, i + 1})\nt = t.maximum(torch.tensor([i, 2]))",
         {"s": set(), "t": torch.tensor([1, 1])},
     ),
+    "an operator that makes a new tensor": (
+        "i in range(3)",
+        "t @= torch.ones(2, 2) * i\nu += i",
+        {"t": torch.eye(2), "u": np.float32(1)},
+    ),
     "count": ("w in words", "n += 1\nm = m + 1", {"words": ["a", "b"], "n": 0, "m": 0}),
     "an array": (
         "i in range(5)",

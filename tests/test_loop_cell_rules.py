@@ -138,6 +138,18 @@ def test_every_name_has_its_class_with_the_lines_of_the_cell() -> None:
         ("i in range(3)", "a[k * i] = 1\na[i] += 1", {"a": "reduction"}),
         ("p in pairs", "d[p] = 1", {"d": "sliced output"}),
         ("x in a", "y = [x for x in a]", {"a": "broadcast", "x": "loop"}),
+        (
+            "i in range(3)",
+            """
+            def f():
+                class C:
+                    k = 1
+                    def get(self):
+                        return k
+                return C
+         """,
+            {"k": "broadcast", "f": "temporary"},
+        ),
         ("i in range(3)", "y = print(i) or math.pi", {"math": "broadcast"}),
     ],
 )

@@ -34,26 +34,25 @@ class Collector:
         self._loop, self._namespace = loop, namespace
         self._replays = [_replay(site, loop, namespace) for site in loop.sites]
         self._folded: dict[str, Any] = {}
+        self._copies: dict[str, Any] = {}  # what in-place operators change instead of the user's
         for name in dict.fromkeys(site.name for site in loop.sites):
-            if name in namespace and (start := self._start(name)) is not None:
-                self._folded[name] = start[0]
+            if name in namespace:
+                self._begin(name)
         self._waiting: list[Record] = []
         self._last_index = -1
         self.num_applied = 0
 
-    def _start(self, name: str) -> tuple[Any] | None:
-        """Return a value to which operands can be folded at once; None if there is none."""
+    def _begin(self, name: str) -> None:
+        """Prepare a name to which operands can be folded at once."""
         value = self._namespace[name]
-        forms = {site.form for site in self._sites(name)}
-        if type(value) in _UNCHANGEABLE and forms <= set(_FOLDS):
-            return (value,)
-        is_shared = getattr(value, "requires_grad", False) or not hasattr(value, "__setitem__")
-        if forms == {SiteForm.AUGMENTED} and is_array(value) and not is_shared:
-            return (value.clone() if hasattr(value, "clone") else copy.copy(value),)
-        return None
-
-    def _sites(self, name: str) -> list[Site]:
-        return [site for site in self._loop.sites if site.name == name]
+        forms = {site.form for site in self._loop.sites if site.name == name}
+        has_items = hasattr(type(value), "__setitem__")
+        if type(value) in _UNCHANGEABLE or (is_array(value) and not has_items):
+            if forms <= set(_FOLDS):
+                self._folded[name] = value
+        elif forms == {SiteForm.AUGMENTED} and is_array(value) and not _has_graph(value):
+            copied = value.clone() if hasattr(value, "clone") else copy.copy(value)
+            self._folded[name] = self._copies[name] = copied
 
     def apply(self, index: int, result: tuple[Record, ...]) -> None:
         """Take the result of one iteration; results come in loop order.
@@ -95,8 +94,11 @@ class Collector:
             if site.form in _FOLDS:
                 self._namespace[site.name] = new
         for name, value in self._folded.items():
-            self._namespace[name] = _written_back(self._namespace[name], value)
-        self._folded = {}
+            if value is self._copies.get(name, self):
+                self._namespace[name][...] = value
+            else:
+                self._namespace[name] = value
+        self._folded, self._copies = {}, {}
 
     def partial(self) -> dict[str, Any]:
         """Return what was applied so far, by name, without changing the kernel's names.
@@ -110,12 +112,8 @@ class Collector:
         return found
 
 
-def _written_back(mine: Any, value: Any) -> Any:
-    """Return what the name becomes: an array of the user's keeps being that array."""
-    if is_array(mine) and type(value) is type(mine) and hasattr(mine, "__setitem__"):
-        mine[...] = value
-        return mine
-    return value
+def _has_graph(value: Any) -> bool:
+    return bool(getattr(value, "requires_grad", False))
 
 
 def _replay(site: Site, loop: Classification, namespace: dict[str, Any]) -> types.FunctionType:

@@ -19,7 +19,7 @@ from jupyter_mgpu.loop_cell.records import (
 )
 from jupyter_mgpu.loop_cell.walk import Walk
 
-_ENGINE_NAMES = ("rank", "world_size", "device")
+_ENGINE_NAMES = ("rank", "world_size", "device", "get_ipython")
 _STORES = (SiteForm.STORE, SiteForm.ITEM)
 
 

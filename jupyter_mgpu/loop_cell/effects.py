@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+_UNCHANGEABLE = frozenset({int, float, str, bool, type(None), bytes, complex})
 _COPIED = (list, dict, set, deque, bytearray)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
@@ -31,6 +32,8 @@ def read(element: Any) -> Any:
 
 def settle(value: Any) -> Any:
     """Return a value as it can travel: what an iterator yields, or a view shows, as a list."""
+    if type(value) in _UNCHANGEABLE:  # most are
+        return value
     if hasattr(value, "__next__") or isinstance(value, _VIEWS):
         return list(value)
     return value
@@ -38,6 +41,8 @@ def settle(value: Any) -> Any:
 
 def snapshot(value: Any) -> Any:
     """Return a value as it is now, whatever the iteration does to it later."""
+    if type(value) in _UNCHANGEABLE:
+        return value
     if isinstance(value, _COPIED):
         return value.copy()
     if is_array(value):
@@ -54,11 +59,13 @@ def stored(element: Any, value: Any) -> Any:
     """Return what `a[i]` is after `a[i] = value`, by what it was before.
 
     An array's element keeps its type, and names of its row see the new values.
+
+    Args:
+        element: The element before; if it is a row, a copy of the iteration's own.
+        value: What is stored.
     """
     if not is_array(element):
         return value
-    if hasattr(element, "flags") and element.flags.writeable is False:
-        element = element.copy()
     if not hasattr(element, "__setitem__"):  # a scalar of numpy's
         cell = element.__array__().copy()
         cell[...] = value

@@ -56,7 +56,10 @@ def loop_items(loop: Classification, namespace: dict[str, Any]) -> LoopItems:
         Exception: What that raises, such as a TypeError where it is not iterable.
     """
     iterable, length = _evaluate(loop.header, loop.filename, namespace)
-    iter(iterable)  # a TypeError now, not when the loop has begun
+    if not hasattr(type(iterable), "__iter__"):
+        # A TypeError now, not when the loop has begun. Others are not tried: iterating over a
+        # loader starts its processes.
+        iter(iterable)
     fetches = tuple(_fetch(slot, loop, namespace) for slot in loop.slots)
     return LoopItems(iterable, length, fetches)
 
