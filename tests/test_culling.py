@@ -116,7 +116,7 @@ def work(path):
     open(path, "w").close()
     return path
 futures = [mgpu.parfeval(work, path, name=path) for path in {paths}]
-pids = [os.getpid(), pool.engines[0].pid, pool.owner.cluster.controller_pid]
+pids = [os.getpid(), pool.engines[0].pid]
 print("<<" + json.dumps(pids) + ">>")
 """
 

@@ -89,6 +89,7 @@ def in_c():
     return sum(range(10**12))  # never lets another thread of its engine run
 
 pool = mgpu.current_pool()
+pool.client  # with a controller
 tasks = [pool.submit_task(with_children, rank=0), pool.submit_task(in_c, rank=1)]
 while not (tasks[0].diary and tasks[1].running()):
     time.sleep(0.02)

@@ -80,6 +80,7 @@ def test_stopping_during_a_respawn_leaves_nothing() -> None:
 
 def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
     folder = pool.owner.plan.folder
+    assert pool.client.ids == [0, 1]
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(pool.owner.socket.stat().st_mode) == 0o600
@@ -369,8 +370,8 @@ def test_an_engine_carries_no_debugger_but_user_code_may_import_one(pool: Pool) 
 
 def test_ipyparallels_own_client_works_beside_ours(pool: Pool) -> None:
     client = pool.client
-    wait_until(lambda: len(client.ids) == 2, 20, "registered engines")
 
+    assert client.ids == [0, 1]
     pids = client[:].apply_async(os.getpid).get(timeout=10)
     waits = client[:].execute("import asyncio\nawait asyncio.sleep(0)\nslept = 1", block=False)
     waits.get(timeout=10)
@@ -386,7 +387,22 @@ def test_ipyparallels_own_client_gets_what_its_cells_and_their_children_print(po
     wait_until(lambda: ran.stdout == ["plain\nchild\n"] * 2, 10, "the children's lines")
 
 
+def test_a_pool_starts_no_controller_before_somebody_wants_its_client() -> None:
+    with parpool(1, name="lean") as lean:
+        assert lean.submit(os.getpid).result(10) == lean.engines[0].pid
+        assert lean.owner.cluster.controller_pid is None
+
+        busy = lean.submit(time.sleep, 1)
+        wait_until(busy.running)
+        client = lean.client
+
+        assert lean.owner.cluster.controller_pid is not None
+        client.wait_for_engines(1, timeout=10, interactive=False)
+        assert busy.done()
+
+
 def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
+    assert pool.client.ids == [0, 1]
     victim = pool.owner.cluster.controller_pid
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: not is_alive(victim))
@@ -400,7 +416,11 @@ def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
         "a new engine",
     )
     assert pool.submit_task(os.getpid, rank=0).result(5) == pool.engines[0].pid
-    assert pool.owner.cluster.controller_pid not in (None, victim)
+    assert pool.owner.cluster.controller_pid is None
+
+    pids = pool.client[:].apply_async(os.getpid).get(timeout=10)
+
+    assert pids == [engine.pid for engine in pool.engines]
 
 
 def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,6 +463,7 @@ PLAIN_PROGRAM = """
 import json, os, sys
 from jupyter_mgpu.start import parpool
 pool = parpool(2)
+pool.client  # with a controller
 pool.submit(exec, "while 1: pass")
 print(json.dumps([e.pid for e in pool.engines] + [pool.owner.cluster.controller_pid,
       str(pool.owner.plan.folder), str(pool.owner.record_path)]), flush=True)

@@ -6,7 +6,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,15 @@ class Engine:
     Args:
         shell: The IPython shell whose namespace is the user's.
         loop: The main thread's event loop.
+        answers: Further questions of the owner, by name, and what answers them.
     """
 
-    def __init__(self, shell: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        loop: asyncio.AbstractEventLoop,
+        answers: Mapping[str, Callable[..., Any]],
+    ) -> None:
         variables = os.environ
         self._rank = int(variables["MGPU_RANK"])
         self._loop = loop
@@ -66,6 +72,7 @@ class Engine:
         self.output = streams.TaskOutput(self._link.emit, log_fd=log_descriptor(), rank=self._rank)
         self.runner = Runner(self._context, shell, self._namespace, self.output, loop)
         self._answers: dict[str, Callable[..., Any]] = {
+            **answers,
             "stack": self._stack,
             "status": self._status,
             "changed": lambda names: sorted(self._namespace.changed(names)),

@@ -183,7 +183,6 @@ class EngineRoom:
             engine.starts += 1
             engine.doom = None
             try:
-                await self._cluster.ensure_controller()
                 await self._start(engine)
             except PoolStartError as error:
                 engine.failed_starts += 1

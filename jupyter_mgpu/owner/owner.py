@@ -131,8 +131,8 @@ class Owner:
         self._call(self._core.post, self.engines[rank], header, frames)
 
     def client(self) -> Any:
-        """Connect ipyparallel's own client."""
-        return self._run_soon(self.cluster.client()).result(CLIENT_S)
+        """Connect ipyparallel's own client; starts its controller at the first call."""
+        return self._run_soon(self._core.client()).result(CLIENT_S)
 
     # --- what it is --------------------------------------------------------------------
 

@@ -69,10 +69,11 @@ class OwnerLoop:
         """Start the pool, and run until it has ended."""
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the start
+        except BaseException as error:
             shutil.rmtree(self.plan.folder, ignore_errors=True)
-            if not self.ready.done():
-                self.ready.set_exception(error)
+            if self.ready.done():
+                raise  # nobody waits: the thread's excepthook shows it
+            self.ready.set_exception(error)
         finally:
             self.has_begun.set()
 
@@ -84,7 +85,6 @@ class OwnerLoop:
         self.has_begun.set()
         server = await endpoint.serve(self.socket, self._operations())
         try:
-            await self.cluster.start_controller()
             self._save_record()
             await self._room.start(self.plan.engines)
             self._save_record()
@@ -120,7 +120,7 @@ class OwnerLoop:
             url,
             self._token,
             self._room.find,
-            on_hello=lambda engine: engine.hello.set(),
+            on_hello=self._on_hello,
             on_message=lambda *message: self.scheduler.on_event(*message),
             store=self.store,
             loop=self.loop,
@@ -140,6 +140,15 @@ class OwnerLoop:
             call_later=self.loop.call_later,
         )
         self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
+
+    def _on_hello(self, engine: EngineRecord) -> None:
+        engine.hello.set()
+        self._invite(engine)
+
+    def _invite(self, engine: EngineRecord) -> None:
+        """Have an engine join ipyparallel's controller, if there is one."""
+        if (file := self.cluster.engines_file) is not None:
+            self._switchboard.ask(Future(), engine, "join", {"file": str(file)})
 
     def _environment(self, engine: EngineRecord) -> dict[str, str]:
         return self.plan.rendezvous.environment(
@@ -175,16 +184,19 @@ class OwnerLoop:
     async def _close(self) -> None:
         self.is_closing = True
         self._escalation.close()
-        unkillable = await self._room.close(CLOSE_S)
-        self._switchboard.fail_questions("The pool has ended.")
-        self.plan.rendezvous.close()
-        await self.cluster.stop()
-        if unkillable:
-            self._notify({"op": "unkillable", "pids": unkillable})
-        self._switchboard.close()
-        self._journal.close()
-        shutil.rmtree(self.plan.folder, ignore_errors=True)
-        self.record_path.unlink(missing_ok=True)  # last: until here others may still ask
+        async with (
+            contextlib.AsyncExitStack() as steps
+        ):  # from the last to the first, come what may
+            steps.callback(self.record_path.unlink, missing_ok=True)  # until then others may ask
+            steps.callback(shutil.rmtree, self.plan.folder, ignore_errors=True)
+            steps.callback(self._journal.close)
+            steps.callback(self._switchboard.close)
+            steps.push_async_callback(self.cluster.stop)
+            steps.callback(self.plan.rendezvous.close)
+            steps.callback(self._switchboard.fail_questions, "The pool has ended.")
+            unkillable = await self._room.close(CLOSE_S)
+            if unkillable:
+                self._notify({"op": "unkillable", "pids": unkillable})
 
     # --- requests ----------------------------------------------------------------------
 
@@ -231,6 +243,14 @@ class OwnerLoop:
             self._room.dismiss(engine)
         self.scheduler.on_new_world()
         self._save_record()
+
+    async def client(self) -> Any:
+        """Start ipyparallel's controller, have the engines join it, and connect a client."""
+        await self.cluster.ensure_controller()
+        engines = [engine for engine in self.engines.values() if engine.is_alive]
+        for engine in engines:
+            self._invite(engine)
+        return await self.cluster.client(sum(engine.task is None for engine in engines))
 
     def ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
         """Ask an engine something on its control channel, also while it is busy."""

@@ -28,6 +28,8 @@ CONTROLLER_ARGS = [
     "--log-level=ERROR",
 ]
 
+JOIN_S = 5.0
+
 # ipyparallel would print the engines' last log lines into the notebook at every stop.
 _log = logging.getLogger("jupyter_mgpu.cluster")
 _log.setLevel(logging.CRITICAL)
@@ -102,6 +104,7 @@ class PoolCluster:
         self._url = url
         self._token = token
         self._client: Any = None
+        self._connecting = asyncio.Lock()
         self._cluster = ipp.Cluster(
             profile_dir=str(self._profile()),
             load_profile=False,
@@ -109,8 +112,7 @@ class PoolCluster:
             log=_log,
             cluster_file="",  # would be written again by a late callback, after the clean-up
             shutdown_atexit=False,
-            # Engines find the controller's file themselves, so that both start at once.
-            send_engines_connection_env=False,
+            send_engines_connection_env=False,  # they run before there is a controller
             controller_args=CONTROLLER_ARGS,
             engines=PoolEngineSetLauncher,
         )
@@ -120,13 +122,6 @@ class PoolCluster:
         for part in ("security", "log", "pid", "startup"):
             (profile / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         return profile
-
-    async def start_controller(self) -> None:
-        """Start the controller; engines wait for its connection file."""
-        await self._cluster.start_controller(
-            controller_cmd=_python("jupyter_mgpu.transport.controller_app"),
-            environment=self._environment(),
-        )
 
     @property
     def controller_pid(self) -> int | None:
@@ -138,15 +133,26 @@ class PoolCluster:
         is_running = controller is not None and controller.running and _is_alive(controller.pid)
         return controller.pid if is_running else None
 
+    @property
+    def engines_file(self) -> Path | None:
+        """The controller's connection file, which engines join it with; None when none runs."""
+        file = self._security() / f"ipcontroller-{self._cluster.cluster_id}-engine.json"
+        return file if self.controller_pid is not None and file.exists() else None
+
     async def ensure_controller(self) -> None:
-        """Start a new controller if the old one died; engines started before do not join it."""
-        if self._cluster.controller is not None and self.controller_pid is None:
-            self._cluster.controller = None
-            for file in (self._folder / "profile" / "security").glob("ipcontroller-*"):
-                file.unlink(missing_ok=True)
-            self._client = None
-        if self._cluster.controller is None:
-            await self.start_controller()
+        """Start a controller if none runs; engines do not join it before they are asked to."""
+        async with self._connecting:
+            if self._cluster.controller is not None and self.controller_pid is None:
+                self._cluster.controller = None
+                for file in self._security().glob("ipcontroller-*"):
+                    file.unlink(missing_ok=True)
+                self._client = None
+            if self._cluster.controller is None:
+                await self._cluster.start_controller(
+                    controller_cmd=_python("jupyter_mgpu.transport.controller_app"),
+                    environment=self._environment(),
+                )
+            await self._cluster.controller.get_connection_info()  # waits for its files
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -156,6 +162,9 @@ class PoolCluster:
             # Frozen modules make the debugger warn at each start.
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
+
+    def _security(self) -> Path:
+        return self._folder / "profile" / "security"
 
     async def start_engine(
         self, rank: int, start: int, environment: dict[str, str], record: Path
@@ -191,8 +200,6 @@ class PoolCluster:
                 "--IPEngine.max_heartbeat_misses=0",
                 # Signals go through the owner, death is seen on the pidfd: no helper process.
                 "--IPEngine.enable_nanny=False",
-                "--IPEngine.wait_for_url_file=60",
-                "--IPEngine.timeout=60",
                 "--log-level=ERROR",
             ],
         )
@@ -201,8 +208,8 @@ class PoolCluster:
 
     def unregister(self, rank: int) -> None:
         """Tell ipyparallel's hub that the engine of a rank has ended."""
-        security = self._folder / "profile" / "security"
-        hub.unregister(security / f"ipcontroller-{self._cluster.cluster_id}-engine.json", rank)
+        if (file := self.engines_file) is not None:
+            hub.unregister(file, rank)
 
     def output_of(self, rank: int) -> Path:
         """Return the file that an engine's process writes to before its output is captured."""
@@ -210,11 +217,18 @@ class PoolCluster:
         files = sorted(log.glob(f"ipengine-*-rank{rank}-*.log"))
         return files[-1] if files else log / "none"
 
-    async def client(self) -> Any:
-        """Connect ipyparallel's own client, for `pool.client` and `%%px`."""
-        await self.ensure_controller()
-        if self._client is None:
-            self._client = await self._cluster.connect_client()
+    async def client(self, num_engines: int) -> Any:
+        """Connect ipyparallel's own client to the controller, for `pool.client` and `%%px`.
+
+        Args:
+            num_engines: How many engines will join soon; it waits for them.
+        """
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._cluster.connect_client()
+        joined = self._client.wait_for_engines(num_engines, block=False, interactive=False)
+        with contextlib.suppress(TimeoutError):  # it began a task, and joins when that has ended
+            await asyncio.wait_for(asyncio.wrap_future(joined), JOIN_S)
         return self._client
 
     async def stop(self) -> None:

@@ -21,14 +21,13 @@ import json
 import os
 import signal
 import threading
-import time
-from pathlib import Path
 from typing import Any
 
 from ipyparallel.engine import app
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from jupyter_mgpu.on_engine.engine import Engine
+from jupyter_mgpu.transport.late_engine import LateEngine
 
 
 class _NoShellChannelThread:
@@ -49,7 +48,7 @@ class EngineKernel(IPythonParallelKernel):
     _supports_kernel_subshells = False
 
 
-class EngineApp(app.IPEngine):
+class EngineApp(LateEngine):
     """One engine of the pool."""
 
     def init_engine(self) -> None:  # noqa: D102 - as in the base class
@@ -57,28 +56,11 @@ class EngineApp(app.IPEngine):
         # The base puts the working folder first, where a file of the user's may hide a library.
         _take_kernels_path()
 
-    def load_connection_file(self) -> None:  # noqa: D102 - as in the base class
-        if not self.connection_info_env:
-            _wait_for_json(Path(self.url_file), float(self.wait_for_url_file))
-        super().load_connection_file()
-
     async def complete_registration(self, *args: Any) -> None:  # noqa: D102 - as in the base
         await super().complete_registration(*args)
-        self.engine = Engine(self.kernel.shell, self.loop.asyncio_loop)
+        self.engine = Engine(self.kernel.shell, self.loop.asyncio_loop, {"join": self.join})
         signal.signal(signal.SIGINT, self.engine.runner.on_sigint)
         self.engine.start()
-
-
-def _wait_for_json(path: Path, timeout: float) -> None:
-    """Wait for the controller's connection file to be there and whole."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        try:
-            json.loads(path.read_text())
-        except (OSError, ValueError):
-            time.sleep(0.005)
-        else:
-            return
 
 
 def _take_kernels_path() -> None:
