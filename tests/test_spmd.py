@@ -1,5 +1,7 @@
 """`%%spmd` in a real notebook: sending, results, errors, output."""
 
+import contextlib
+import queue
 from pathlib import Path
 
 import pytest
@@ -385,3 +387,23 @@ def test_cells_and_tasks_need_no_torch(tmp_path: Path) -> None:
         assert "[1] 4" in nb.check("%%spmd\nprint(sum(x) + rank)").text
         assert nb.run("%%spmd\nif rank == 1: 1 / 0").ename == "ZeroDivisionError"
         assert nb.value("mgpu.parfeval(pow, 6, 2).result(10)") == 36
+
+
+def test_a_death_in_a_cell_is_told_in_full_once(nb: Notebook) -> None:
+    cell = nb.run(
+        "%%spmd --ranks 1\nimport os, signal\nprint('last words', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    told = [cell.stdout]
+
+    def is_replaced() -> bool:
+        with contextlib.suppress(queue.Empty):
+            message = nb.client.get_iopub_msg(timeout=0.05)
+            told.append(message["content"].get("text", ""))
+        return "A new engine runs on rank 1" in "".join(told)
+
+    wait_until(is_replaced, 30, "what is told of the new engine")
+    assert cell.ename == "EngineDiedError"
+    assert cell.evalue.endswith("last words")
+    assert "SIGKILL" in "".join(told)
+    assert "last words" not in "".join(told)

@@ -47,7 +47,10 @@ class PoolEvents:
         return handler is not None
 
     def _engine_died(self, header: Header) -> None:
-        self._died[header["rank"]] = header["message"]
+        message = header["message"]
+        if header["was_busy"]:  # its cell or task tells all of it
+            message = message.partition("\n")[0]
+        self._died[header["rank"]] = message
         self._sender.forget_rank(header["rank"])
 
     def _engine_replaced(self, header: Header) -> None:

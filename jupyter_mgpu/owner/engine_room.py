@@ -167,7 +167,7 @@ class EngineRoom:
             parts.append(f"The system has ended {kills} processes here for lack of memory so far.")
         words = engine.last_words(self._cluster.output_of(engine.rank))
         if words:
-            parts.append(f"Its last lines:\n{words}\n")
+            return f"{' '.join(parts)}\nIts last lines:\n{words}"
         return " ".join(parts)
 
     def spawn_replacement(self, engine: EngineRecord) -> None:

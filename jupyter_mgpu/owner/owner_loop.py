@@ -305,7 +305,9 @@ class OwnerLoop:
     def _on_death(self, engine: EngineRecord, death: Death) -> None:
         self._switchboard.forget(engine)
         self._switchboard.fail_questions(death.message, engine.rank)
-        self._notify({"op": "engine_died", "rank": engine.rank, **asdict(death)})
+        was_busy = engine.task is not None
+        event = {"op": "engine_died", "rank": engine.rank, "was_busy": was_busy}
+        self._notify({**event, **asdict(death)})
         self.scheduler.on_death(engine, death)
 
     def _on_replaced(self, engine: EngineRecord) -> None:
