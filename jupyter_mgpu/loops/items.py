@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jupyter_mgpu.errors import PackingError
-from jupyter_mgpu.packing import parcels
+from jupyter_mgpu.packing import Place, parcels
 
 MAX_BYTES = 8 * 2**20
 """A chunk takes no more items when it has so many bytes."""
@@ -22,6 +22,7 @@ class Items:
 
     Args:
         iterables: What is looped over.
+        place: Puts large parts of items elsewhere, as `Store.place` does.
 
     Attributes:
         total: How many items there will be; None where that is not known.
@@ -29,12 +30,13 @@ class Items:
         is_exhausted: Whether there are no more.
     """
 
-    def __init__(self, iterables: Sequence[Iterable[Any]]) -> None:
+    def __init__(self, iterables: Sequence[Iterable[Any]], place: Place | None = None) -> None:
         lengths = [length for iterable in iterables if (length := _length(iterable)) is not None]
         self.total: int | None = min(lengths) if lengths else None
         self.num_read = 0
         self.is_exhausted = False
         self._tuples = zip(*iterables, strict=False)
+        self._place = place
         self._labels = [f"argument {number}" for number in range(1, len(iterables) + 1)]
 
     def take(self, number: int) -> list[Item]:
@@ -64,7 +66,7 @@ class Items:
     def _pack(self, index: int, arguments: tuple[Any, ...]) -> Any:
         labels = self._labels if len(self._labels) > 1 else ("item",)
         try:
-            return parcels.wrap(arguments, labels=labels)
+            return parcels.wrap(arguments, labels=labels, place=self._place)
         except PackingError as error:
             return PackingError(f"Item {index} of the loop cannot be sent: {error}")
 

@@ -47,13 +47,14 @@ class Loop:
         options: LoopOptions,
         on_result: OnResult | None = None,
     ) -> None:
-        function = packing.pack((fn,), copy=True, labels=("function",))
+        share = pool.owner.store.place
+        function = packing.pack((fn,), copy=True, labels=("function",), place=share)
         submission = pool.submission
         name = options.name or submission.name_for(fn)
         place = publisher.capture()
         self._pool = pool
         self._key = submission.next_id("function of loop ")
-        self._items = Items(iterables)
+        self._items = Items(iterables, share)
         self._results = Results(on_result)
         self._future = LoopFuture(submission.next_id("loop"), name, self._results, self.cancel)
         self._output = ChunkOutput(pool, self._future, place)

@@ -61,6 +61,7 @@ class ChunkRun:
         self, context: EngineContext, header: Header, frames: list[Frame], guard: Guard
     ) -> None:
         self._emit, self._task = context.emit, header["task"]
+        self._place = context.place
         self._number: int = header["chunk"]
         self._function = context.kept[header["loop"]]
         self._guard = guard
@@ -71,6 +72,7 @@ class ChunkRun:
         self._collects: bool = facts["collects"]
         self._budget_s: float | None = facts["budget_s"]
         self._first = 0  # position of the first result that has not left
+        self._arguments: Any = ()  # of the item that runs
         self._results: list[Any] = []
         self._failed: dict[int, failure.Failure] = {}
         self._large = False
@@ -96,32 +98,40 @@ class ChunkRun:
 
     def _run_item(self, position: int, index: int) -> bool:
         """Run one item; tells whether the next one may run."""
-        item, self._items[position] = self._items[position], None
+        self._arguments, self._items[position] = self._items[position], None
         if self._seed is not None:
             seeds.seed_item(self._seed, index)
         try:
-            result = self._guard(lambda: self._function(*parcels.unwrap(item)))
-            self._keep(index, result)
+            result = self._guard(self._call)
+            self._keep(index, result, is_last=position == len(self._indices) - 1)
         except BaseException as error:  # noqa: BLE001 - the item's, whatever it is
-            self._fail(position, index, item, error)
+            self._fail(position, index, error)
             return self._collects and not isinstance(error, KeyboardInterrupt)
+        finally:
+            self._arguments = ()
         return True
 
-    def _keep(self, index: int, result: Any) -> None:
+    def _call(self) -> Any:
+        self._arguments = parcels.unwrap(self._arguments)  # a large one must not live twice
+        return self._function(*self._arguments)
+
+    def _keep(self, index: int, result: Any, *, is_last: bool) -> None:
         """Pack a result as it is now: the next item may change what it refers to."""
+        # Not shared where more comes: a loan that is refused would arrive after the chunk's end.
+        place = self._place if is_last else None
         try:
-            parcel = parcels.wrap(result, copy=False)
+            parcel = parcels.wrap(result, copy=False, place=place)
         except PackingError as error:
             raise PackingError(f"The result of item {index} cannot be sent: {error}") from None
-        if type(parcel) is parcels.Parcel:
+        if type(parcel) is parcels.Parcel and not is_last:
             self._large = parcels.size_of(parcel) > LARGE_BYTES  # then it leaves before that
             if not self._large:
                 parcel = parcels.Parcel([bytes(frame) for frame in parcel.frames])
         self._results.append(parcel)
 
-    def _fail(self, position: int, index: int, item: Any, error: BaseException) -> None:
+    def _fail(self, position: int, index: int, error: BaseException) -> None:
         record = failure.describe(error)
-        record["notes"].append(note_of(index, item))
+        record["notes"].append(note_of(index, self._arguments))
         self._failed[position] = record
         self._results.append(parcels.Parcel(packing.pack_exception(error) or [b""]))
         self.has_failed = True

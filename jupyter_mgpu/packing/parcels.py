@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_mgpu.packing.frames import Frame, count_bytes, pack, unpack
+from jupyter_mgpu.packing.frames import Frame, Place, count_bytes, pack, unpack
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+_LONG = frozenset({str, bytes})
+NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +23,26 @@ class Parcel:
     frames: Sequence[Frame]
 
 
-def wrap(obj: Any, *, copy: bool = True, labels: Sequence[str] = ()) -> Any:
+def wrap(
+    obj: Any, *, copy: bool = True, labels: Sequence[str] = (), place: Place | None = None
+) -> Any:
     """Pack an object, unless it is plain.
 
     Args:
         obj: Any object.
         copy: Whether the caller may change the object at once; see `pack`.
         labels: As in `pack`.
+        place: As in `pack`.
 
     Raises:
         PackingError: If a part cannot be pickled; its path is told.
     """
-    return obj if _is_plain(obj) else Parcel(pack(obj, copy=copy, labels=labels))
+    return obj if _is_plain(obj) else Parcel(pack(obj, copy=copy, labels=labels, place=place))
 
 
 def _is_plain(obj: Any) -> bool:
     kind = type(obj)
-    return kind in _PLAIN or (kind is tuple and all(type(part) in _PLAIN for part in obj))
+    return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, obj)))
 
 
 def unwrap(parcel: Any) -> Any:
@@ -54,7 +59,9 @@ def size_of(parcel: Any) -> int:
     if type(parcel) is Parcel:
         return count_bytes(parcel.frames)
     parts = parcel if type(parcel) is tuple else (parcel,)
-    return sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
+    if _LONG.isdisjoint(map(type, parts)):
+        return NUMBER_BYTES * len(parts)
+    return sum(len(part) if type(part) in _LONG else NUMBER_BYTES for part in parts)
 
 
 def join(facts: dict[str, Any], parcels: Sequence[Any]) -> list[Frame]:
