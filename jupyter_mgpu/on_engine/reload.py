@@ -160,7 +160,7 @@ class Reloader:
         self._folders.add(f"{here}{os.sep}")
         folders = tuple(self._folders)
         for name, module in list(sys.modules.items()):
-            file = _file_of(module)
+            file = _file_of(name, module)
             if file is None or not file.startswith(folders) or not _may_reload(name, file):
                 continue
             known = self._stamps.get(name)
@@ -201,12 +201,14 @@ def _imported_by(file: str, package: str) -> set[str]:
     return found
 
 
-def _file_of(module: Any) -> str | None:
+def _file_of(name: str, module: Any) -> str | None:
+    """Return the file of a module; None for one without, or listed under another's name."""
     if not isinstance(module, types.ModuleType):
         return None
     # Not through the module's own attributes: asking a lazy module imports it.
-    file = object.__getattribute__(module, "__dict__").get("__file__")
-    return file if isinstance(file, str) else None
+    own = object.__getattribute__(module, "__dict__")
+    file = own.get("__file__")
+    return file if isinstance(file, str) and own.get("__name__") == name else None
 
 
 def _may_reload(name: str, file: str) -> bool:
