@@ -387,6 +387,38 @@ def test_what_an_iteration_may_do_is_not_refused(header: str, body: str) -> None
     assert classes(header, body, **names)
 
 
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("i in range(1, 3)", "new[i] = old[i - 1]"),
+        ("i in range(3)", "y = old[0]\nnew += i"),
+        ("i in range(3)", "new[i % 2] += old[i]"),
+        ("x in old", "new[int(x)] = x"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (lambda: [0] * 3, lambda old: old),
+        (lambda: np.zeros(3), lambda old: old[:]),
+        (lambda: np.zeros(3), lambda old: old[::-1]),
+        (lambda: torch.zeros(3), lambda old: old.view(3, 1)),
+    ],
+)
+def test_a_change_of_what_is_read_by_another_name_is_refused(header, body, old, new) -> None:
+    source = old()
+
+    with pytest.raises(LoopBodyError, match="`new` is changed in the body, but it is the same"):
+        classified(header, body, old=source, new=new(source))
+
+
+def test_names_that_share_nothing_are_independent() -> None:
+    both = np.zeros((3, 2))
+    names = {"x": both[:, 0], "y": both[:, 1], "n": 0, "total": 0, "a": [], "b": []}
+
+    assert classes("i in range(3)", "y[i] = x[i]\ntotal += n\na.append(b[i])", **names)
+
+
 def test_a_cell_that_is_no_python_keeps_its_own_error() -> None:
     with pytest.raises(SyntaxError) as caught:
         classified("i in range(3)", "x = 1\ny = = 2")

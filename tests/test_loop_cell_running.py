@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from jupyter_mgpu.errors import LoopBodyError
 from jupyter_mgpu.loop_cell import Collector, classify, iteration_function, loop_items
 from jupyter_mgpu.packing import count_bytes, pack, unpack
 
@@ -112,6 +113,61 @@ def test_the_number_of_items_is_known_where_the_iterable_knows_it(header, length
 def test_what_is_no_iterable_is_told_before_the_loop() -> None:
     with pytest.raises(TypeError, match="'int' object is not iterable"):
         Loop("i in n", "pass", n=5)
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("i in range(-2, 3)", "a[i] = a[i] * 2"),
+        ("i in range(3, -3, -1)", "a[i] = a[i] * 2"),
+        ("i in range(4)", "y = 0\na[i - k] = a[i - k] * 2"),
+        ("i, x in enumerate('abcd')", "y = 0\na[i - 1] = a[i - 1] * 2"),
+        ("i in range(-1, 2)", "y = 0\nm[:, i] += 1\nb.append(m[:, i])"),
+    ],
+)
+def test_elements_that_two_iterations_may_share_are_refused(header: str, body: str) -> None:
+    with pytest.raises(LoopBodyError, match="a negative one counts from the end") as caught:
+        Loop(header, body, a=[1, 2, 3, 4], k=1, m=np.ones((2, 3)), b=[])
+
+    assert caught.value.lineno == len(body.splitlines()) + 1
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ("i in range(-3, 0)", "a[i] = a[i] * 2"),
+        ("i in range(3, 0, -1)", "a[i] = a[i] * 2"),
+        ("i in range(0)", "a[i - 1] = a[i - 1] * 2"),
+        ("i in range(-1, 2)", "d[i] = d[i] * 2"),
+        ("i in range(1, 4)", "a[i - k] = a[i - k] * 2"),
+    ],
+)
+def test_elements_of_one_side_are_each_iteration_s_own(header: str, body: str) -> None:
+    names = {"a": [1, 2, 3, 4], "k": 1, "d": {-1: 1, 0: 2, 1: 3}}
+    plain = kernel(**copy.deepcopy(names))
+    exec(f"for {header}: {body}", plain)
+    loop = Loop(header, body, **names)
+
+    loop.collect(loop.items)
+    loop.collector.finish()
+
+    assert (loop.kernel["a"], loop.kernel["d"]) == (plain["a"], plain["d"])
+
+
+def test_a_loader_is_not_started_to_see_whether_it_can_be() -> None:
+    class Loader:
+        num_started = 0
+
+        def __iter__(self):
+            self.num_started += 1
+            return iter([1])
+
+    loader = Loader()
+
+    loop = Loop("x in loader", "pass", loader=loader)
+
+    assert loader.num_started == 0
+    assert list(loop.items) == [1]
 
 
 def test_an_error_shows_the_line_of_the_cell() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from jupyter_mgpu.loop_cell.effects import is_array
 from jupyter_mgpu.loop_cell.generate import compile_function, function_definition
+from jupyter_mgpu.loop_cell.kernel_names import UNCHANGEABLE
 from jupyter_mgpu.loop_cell.records import Classification, Site, SiteForm
 
 Record = tuple[Any, ...]
 """What one statement has done: its site's number and the operands."""
 
-_UNCHANGEABLE = (int, float, complex, bool, str, bytes, tuple, frozenset, type(None))
 _FOLDS = (SiteForm.AUGMENTED, SiteForm.REBINDING)
 
 
@@ -47,7 +47,7 @@ class Collector:
         value = self._namespace[name]
         forms = {site.form for site in self._loop.sites if site.name == name}
         has_items = hasattr(type(value), "__setitem__")
-        if type(value) in _UNCHANGEABLE or (is_array(value) and not has_items):
+        if type(value) in UNCHANGEABLE or (is_array(value) and not has_items):
             if forms <= set(_FOLDS):
                 self._folded[name] = value
         elif forms == {SiteForm.AUGMENTED} and is_array(value) and not _has_graph(value):

@@ -36,6 +36,7 @@ class Decision:
         self._slots = {name: slot for name in self._reads if (slot := self._slot(name))}
         for name in self._sites:
             self._check_changed(name)
+            self._check_other_names(name)
         for site in walk.findings.sites:
             self._check_replay(site)
 
@@ -122,6 +123,19 @@ class Decision:
             f"name, or read and write the same `{name}[i]` only, with i of range() or "
             f"enumerate(). What does not change, such as len({name}), read before the loop.",
         )
+
+    def _check_other_names(self, name: str) -> None:
+        """Refuse to change what the body reads by another name, as after `new = old`."""
+        if all(site.form is SiteForm.REBINDING for site in self._sites[name]):
+            return
+        for other in {**self._reads, **dict.fromkeys(headers.iterated_names(self._header))}:
+            if other != name and self._kernel.are_one(name, other):
+                raise self._text.error(
+                    self._line(name),
+                    f"`{name}` is changed in the body, but it is the same object as `{other}`, or "
+                    f"shares its memory, and the loop reads `{other}`. Use one name for it, or "
+                    f"make a copy in a cell before, such as {name} = copy.copy({other}).",
+                )
 
     def _check_replay(self, site: Site) -> None:
         """Refuse a fold whose function the kernel cannot call."""

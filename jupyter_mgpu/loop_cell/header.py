@@ -87,10 +87,19 @@ def distinct_variable(header: Header) -> str | None:
     """Return the loop variable that is an integer and never has the same value twice."""
     if is_call(header.iterable, "range") and isinstance(header.target, ast.Name):
         return header.target.id
-    if is_call(header.iterable, "enumerate") and isinstance(header.target, ast.Tuple):
+    if _counts_from_0(header.iterable) and isinstance(header.target, ast.Tuple):
         first = header.target.elts[0]
         return first.id if isinstance(first, ast.Name) else None
     return None
+
+
+def _counts_from_0(iterable: ast.expr) -> bool:
+    return (
+        isinstance(iterable, ast.Call)
+        and is_call(iterable, "enumerate")
+        and len(iterable.args) == 1
+        and not iterable.keywords
+    )
 
 
 def iterated_names(header: Header) -> frozenset[str]:

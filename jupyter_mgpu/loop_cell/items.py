@@ -7,8 +7,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from jupyter_mgpu.errors import LoopBodyError
 from jupyter_mgpu.loop_cell.effects import Missing
 from jupyter_mgpu.loop_cell.generate import compile_function, function_definition
+from jupyter_mgpu.loop_cell.header import read_names
 from jupyter_mgpu.loop_cell.records import Classification, Header, Slot
 
 
@@ -53,15 +55,45 @@ def loop_items(loop: Classification, namespace: dict[str, Any]) -> LoopItems:
     """Evaluate what is looped over, once.
 
     Raises:
-        Exception: What that raises, such as a TypeError where it is not iterable.
+        LoopBodyError: If iterations may write the same element, which they also read.
+        Exception: What evaluating raises, such as a TypeError where it is not iterable.
     """
     iterable, length = _evaluate(loop.header, loop.filename, namespace)
     if not hasattr(type(iterable), "__iter__"):
         # A TypeError now, not when the loop has begun. Others are not tried: iterating over a
         # loader starts its processes.
         iter(iterable)
+    for slot in loop.slots:
+        if slot.is_written and not isinstance(namespace.get(slot.name), dict):
+            _check_ends(slot, loop, namespace, iterable, length)
     fetches = tuple(_fetch(slot, loop, namespace) for slot in loop.slots)
     return LoopItems(iterable, length, fetches)
+
+
+def _check_ends(
+    slot: Slot,
+    loop: Classification,
+    namespace: dict[str, Any],
+    iterable: Iterable[Any],
+    length: int | None,
+) -> None:
+    """Refuse indexes below and above 0: `a[-1]` and `a[n - 1]` are one element."""
+    numbers = iterable if isinstance(iterable, range) else range(length or 1)
+    if not numbers:
+        return
+    parts = slot.index.elts if isinstance(slot.index, ast.Tuple) else [slot.index]
+    (part,) = [each for each in parts if slot.variable in read_names(each)]
+    index = _function_of(part, slot, loop, namespace)
+    first, last = index(numbers[0]), index(numbers[-1])
+    if min(first, last) < 0 <= max(first, last):
+        shown = f"{slot.name}[{ast.unparse(slot.index)}]"
+        line = min(key.line for key in slot.reads)
+        raise LoopBodyError(
+            f"`{shown}` is read and written with indexes from {first} to {last}, but a negative "
+            "one counts from the end: two iterations may have the same element. Loop over indexes "
+            "from 0 on.",
+            (loop.filename, line, None, None),
+        )
 
 
 def _evaluate(
@@ -95,9 +127,16 @@ def _shortest(iterables: list[Any]) -> int | None:
 def _fetch(slot: Slot, loop: Classification, namespace: dict[str, Any]) -> Callable[[Any], Any]:
     """Make the function that looks a slot's element up in an item."""
     value = ast.Subscript(ast.Name(slot.name, ast.Load()), slot.index, ast.Load())
-    definition = function_definition("element", [slot.variable], [ast.Return(value)], 1)
-    function: types.FunctionType = compile_function(definition, loop.filename, namespace)
+    function = _function_of(value, slot, loop, namespace)
     if slot.position is None:
         return function
     position = slot.position
     return lambda item: function(item[position])
+
+
+def _function_of(
+    value: ast.expr, slot: Slot, loop: Classification, namespace: dict[str, Any]
+) -> types.FunctionType:
+    """Make the function of a slot's loop variable that returns an expression's value."""
+    definition = function_definition("element", [slot.variable], [ast.Return(value)], 1)
+    return compile_function(definition, loop.filename, namespace)

@@ -1,9 +1,11 @@
 """What the kernel's names are, as far as the analysis may know: their types, never their values."""
 
 import builtins
+import sys
 import types
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 from jupyter_mgpu.loop_cell.patterns import FOLDING_METHODS
 
@@ -23,6 +25,7 @@ _CHANGING_METHODS = FOLDING_METHODS | {
     "sort",
     "symmetric_difference_update",
 }
+UNCHANGEABLE = frozenset({int, float, complex, bool, str, bytes, tuple, frozenset, type(None)})
 
 
 class KernelNames:
@@ -64,5 +67,29 @@ class KernelNames:
         is_container = type(self._get(name)) in _CONTAINERS
         return is_container and method in _CHANGING_METHODS
 
+    def are_one(self, name: str, other: str) -> bool:
+        """Tell whether a change inside one name's value is seen by the other's, as far as known."""
+        mine, theirs = self._get(name), self._get(other)
+        if type(mine) in UNCHANGEABLE or isinstance(mine, types.ModuleType):
+            return False
+        return mine is theirs or _share_memory(mine, theirs)
+
     def _get(self, name: str) -> object:
         return None if self._namespace is None else self._namespace.get(name)
+
+
+def _share_memory(mine: Any, theirs: Any) -> bool:
+    kinds = {type(mine).__module__.partition(".")[0], type(theirs).__module__.partition(".")[0]}
+    if kinds == {"torch"} and hasattr(mine, "data_ptr") and hasattr(theirs, "data_ptr"):
+        return bool(mine.numel() and mine.data_ptr() == theirs.data_ptr())
+    numpy = sys.modules.get("numpy")
+    if (
+        numpy is None
+        or not isinstance(mine, numpy.ndarray)
+        or not isinstance(theirs, numpy.ndarray)
+    ):
+        return False
+    try:
+        return bool(numpy.shares_memory(mine, theirs, max_work=10_000))
+    except RuntimeError:  # TooHardError: shapes for which it would take long
+        return False
