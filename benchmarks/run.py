@@ -72,7 +72,9 @@ def line_of(row: dict[str, Any]) -> str:
     """Write one row of the table."""
     unit, ours, peers = row["unit"], row["ours"], row["peers"]
     beside = ", ".join(f"{name} {number(value, unit)}" for name, value in peers.items())
-    ratios = ", ".join(f"{ours / value:.2f}x" for value in peers.values() if ours and value)
+    ratios = ", ".join(
+        f"{ours / value:.2f}x" if ours and value else "-" for value in peers.values()
+    )
     cells = (row["bench"], number(ours, unit), beside, ratios, row["bar"], row["moonshot"])
     return "| " + " | ".join(cells) + " |"
 
