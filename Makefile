@@ -18,7 +18,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 help:
 	@echo "make demo         run the quickstart notebook and show what it prints"
-	@echo "make test         every check and every test"
+	@echo "make test         every check and every test, some with the oldest versions, too"
 	@echo "make lab          open the quickstart in JupyterLab"
 	@echo "make check        lint, format, types, architecture, spelling, notebooks without outputs"
 	@echo "make test-oldest  the tests with the oldest versions that are supported"

@@ -4,7 +4,14 @@ from typing import Any
 
 
 def register(shell: Any) -> None:
-    """Register the magics and formatters with an IPython shell."""
+    """Register the magics and formatters with an IPython shell.
+
+    Raises:
+        UsageError: If a package of this kernel is too old.
+    """
+    from jupyter_mgpu.magics import floors
+
+    floors.check()
     from jupyter_mgpu.errors import MgpuError
     from jupyter_mgpu.magics.gpus import GpusMagic
     from jupyter_mgpu.magics.parpool import ParpoolMagic
