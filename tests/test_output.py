@@ -206,25 +206,42 @@ out.finish()
     assert cell.displays[1]["image/png"] == "AAAA"
 
 
-def test_figures_stand_in_rank_order_and_none_waits_for_a_rank_that_has_none(
+def test_ranks_stand_in_order_whoever_comes_first_and_later_cells_update_them(
     kernel: Notebook,
 ) -> None:
     cell = kernel.submit(
         """
 out = make(0, 1, 2)
-for rank, what in ((1, "B1"), (1, "B2"), (0, "A1")):
-    out.handle(rank, shown({"text/plain": what}))
-out.handle(2, printed("after\\n"))
-threading.Event().wait(60)
+go_on = threading.Event()
+for rank in (2, 1):
+    out.handle(rank, shown({"text/plain": f"figure {rank}"}, display_id="f"))
+    out.handle(rank, printed(f"line {rank}\\n"))
+def late():
+    go_on.wait(60)
+    out.handle(0, shown({"text/plain": "figure 0"}, display_id="f"))
+    out.handle(0, printed("line 0\\n"))
+    out.finish()
+worker = threading.Thread(target=late)
+worker.start()
 """
     )
-    kernel.wait_for_output(cell, "B2")
-    kernel.wait_for_output(cell, "[2] after")
-    kernel.stop()
-    kernel.wait(cell)
+    kernel.wait_for_output(cell, "figure 1")
+    kernel.wait_for_output(cell, "[2] line 2")
+    again = kernel.submit(
+        """
+go_on.set()
+worker.join()
+out = make(0, 1, 2)
+for rank in (0, 1, 2):
+    out.handle(rank, shown({"text/plain": f"new {rank}"}, "update_display_data", "f"))
+out.finish()
+"""
+    )
+
+    cell.messages += [message for _, message in listen(kernel, again)]
 
     shown = [text for text in page(cell) if not text.startswith("rank")]
-    assert shown == ["A1", "B1", "B2", "[2] after"]
+    assert shown == ["new 0", "new 1", "new 2", "[0] line 0", "[1] line 1", "[2] line 2"]
 
 
 def test_clear_output_of_a_rank_leaves_the_others_alone_and_frames_in_place(

@@ -10,6 +10,8 @@ from jupyter_mgpu.output.publisher import Bundle
 from jupyter_mgpu.output.screen import Screen
 
 LANE_LINES = 200
+_ids: dict[str, str] = {}
+"""Displays that were given a place which was on the page already: its ids by their names."""
 BLANK: Bundle = {"text/plain": ""}
 
 
@@ -40,6 +42,14 @@ class Slot:
     def fill(self, data: Bundle, metadata: dict[str, Any] | None = None) -> None:
         """Give it something else to show."""
         self.data, self.metadata, self.is_dirty = data, metadata or {}, True
+
+    def take_name(self, name: str) -> None:
+        """Let later cells find it by a rank's name for it."""
+        if self.is_shown:
+            _ids[name] = self.display_id
+        else:
+            _ids.pop(name, None)
+            self.display_id = name
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +105,11 @@ def display_id_of(rank: int, content: Mapping[str, Any]) -> str | None:
     """Return the front end's name for a display that a rank named; ranks must not share one."""
     name = content.get("transient", {}).get("display_id")
     return None if name is None else f"mgpu-{rank}-{name}"
+
+
+def id_on_page(name: str) -> str:
+    """Return the display id under which the front end knows what a rank has shown by a name."""
+    return _ids.get(name, name)
 
 
 def new_id() -> str:

@@ -10,15 +10,19 @@ from typing import Any
 
 from jupyter_mgpu.output import html
 from jupyter_mgpu.output.budget import BYTES_PER_S, Budget
-from jupyter_mgpu.output.lane import BLANK, Lane, Slot, display_id_of, new_id, ranks_text
+from jupyter_mgpu.output.lane import (
+    BLANK,
+    Lane,
+    Slot,
+    display_id_of,
+    id_on_page,
+    new_id,
+    ranks_text,
+)
 from jupyter_mgpu.output.publisher import Publisher
 
 LANE_CHARS = 40_000
 UPDATE_S = 0.2
-SETTLE_S = 0.08
-"""How long the first lane waits, so that lanes which start together stand in rank order."""
-HOLD_S = 0.25
-"""How long a figure waits for those of the other ranks, so that they stand in rank order."""
 MIN_LIVE_CHARS = 1_500
 UPDATES_PER_S_UNDER_LOAD = 2.0
 WELL = ("", "ok", "finished")
@@ -39,29 +43,24 @@ class LanesView:
         self._page: list[Slot] = []  # in the order of the page
         self._named: dict[str, Slot] = {}
         self._figures: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
-        self._held: list[tuple[int, int, Slot, Slot]] = []  # not on the page yet
-        self._held_at = 0.0
-        self._num_shown = dict.fromkeys(lanes, 0)
+        self._num_places = dict.fromkeys(lanes, 0)  # for figures, filled and free
         self._free: dict[int, list[tuple[Slot, Slot]]] = {rank: [] for rank in lanes}
         self._clearing: set[int] = set()
         self._results: dict[int, dict[str, Any]] = {}
         self._dirty: set[int] = set()
-        self._first_text_at: float | None = None
         self._status: Slot | None = None
 
     # --- what comes in -----------------------------------------------------------------
 
-    def text(self, rank: int, name: str, text: str, dropped: int, now: float) -> None:  # noqa: ARG002 - one lane has both streams
+    def text(self, rank: int, name: str, text: str, dropped: int, now: float) -> None:  # noqa: ARG002 - same signature for all views
         """Take text of a rank."""
         self._clear_now(rank)
         lane = self._lanes[rank]
         lane.dropped += dropped
         lane.screen.feed(text)
         self._dirty.add(rank)
-        if self._first_text_at is None:
-            self._first_text_at = now
 
-    def show(self, rank: int, kind: str, content: dict[str, Any], now: float) -> None:
+    def show(self, rank: int, kind: str, content: dict[str, Any], now: float) -> None:  # noqa: ARG002 - as above
         """Take a display of a rank."""
         if kind == "clear_output":
             self._clearing.add(rank)
@@ -70,7 +69,7 @@ class LanesView:
         elif kind == "execute_result":
             self._results[rank] = content
             if len(self._results) == len(self._lanes):
-                self._show_results(now)
+                self._show_results()
         elif kind == "update_display_data":
             self._update(rank, content)
         else:
@@ -78,7 +77,7 @@ class LanesView:
             if rank in self._dirty:
                 self._make_lanes()  # what was printed before stands above
             title = self._lanes[rank].title
-            self._show_pair(rank, title, content, now, display_id_of(rank, content))
+            self._show_pair(rank, title, content, display_id_of(rank, content))
 
     def _update(self, rank: int, content: dict[str, Any]) -> None:
         name = display_id_of(rank, content)
@@ -87,32 +86,41 @@ class LanesView:
         slot = self._named.get(name)
         if slot is None:
             # Shown by an earlier cell; the front end knows the id.
-            slot = self._named[name] = Slot(name, is_shown=True)
+            slot = self._named[name] = Slot(id_on_page(name), is_shown=True)
             self._page.append(slot)
         slot.fill(content["data"], content.get("metadata"))
 
     def _show_pair(
-        self, rank: int, title: str, content: dict[str, Any], now: float, name: str | None = None
+        self, rank: int, title: str, content: dict[str, Any], name: str | None = None
     ) -> None:
-        """Show something with its header, in a place that the rank has cleared if there is one."""
-        if self._free[rank]:
-            header, figure = self._free[rank].pop(0)
-        else:
-            header, figure = Slot(new_id()), Slot(name or new_id())
-            self._num_shown[rank] += 1
-            self._held_at = self._held_at if self._held else now
-            self._held.append((self._num_shown[rank], rank, header, figure))
+        """Show something with its header, in a place that the rank has free if there is one."""
+        if not self._free[rank]:
+            self._make_places(rank)
+        header, figure = self._free[rank].pop(0)
+        if name is not None:
+            self._named[name] = figure
+            figure.take_name(name)
+        self._fill(rank, title, content, header, figure)
+
+    def _fill(
+        self, rank: int, title: str, content: dict[str, Any], header: Slot, figure: Slot
+    ) -> None:
         header.fill({"text/html": html.header(title), "text/plain": f"{title}:"})
         figure.fill(content["data"], content.get("metadata"))
         self._figures[rank].append((header, figure))
-        if name is not None:
-            self._named[name] = figure
 
-    def _place_held(self) -> None:
-        """Put the figures on the page: the first of each rank, the second of each, and so on."""
-        for _, _, header, figure in sorted(self._held, key=lambda held: held[:2]):
-            self._page += [header, figure]
-        self._held.clear()
+    def _make_places(self, rank: int) -> None:
+        """Make a place for a rank's next figure, below those of the ranks before it.
+
+        The others' figures are still to come, and nothing on a page can be moved.
+        """
+        self._num_places[rank] += 1
+        for other in sorted(self._lanes):
+            if other == rank or (other < rank and self._num_places[other] < self._num_places[rank]):
+                self._num_places[other] += other != rank
+                place = Slot(new_id()), Slot(new_id())
+                self._page += place
+                self._free[other].append(place)
 
     def _clear_now(self, rank: int) -> None:
         if rank not in self._clearing:
@@ -129,9 +137,8 @@ class LanesView:
             lane.dropped = 0
             self._dirty.add(rank)
 
-    def _show_results(self, now: float) -> None:
+    def _show_results(self) -> None:
         """Show the last expressions; equal ones once, for all the ranks that have it."""
-        self._place_held()
         self._make_lanes()
         groups: dict[str, list[int]] = {}
         for rank in sorted(self._results):
@@ -150,8 +157,9 @@ class LanesView:
                 })  # fmt: skip
                 self._page.append(slot)
             else:
-                self._show_pair(ranks[0], title, content, now)
-                self._place_held()
+                header, figure = Slot(new_id()), Slot(new_id())
+                self._page += [header, figure]
+                self._fill(ranks[0], title, content, header, figure)
         self._results = {}
 
     def status(self, text: str) -> None:
@@ -167,13 +175,7 @@ class LanesView:
 
     def publish(self, now: float, budget: Budget) -> bool:
         """Send what is due and what the budget allows; tells whether more is left."""
-        if self._first_text_at is not None and now - self._first_text_at >= SETTLE_S:
-            if any(self._lanes[rank].slot is None for rank in self._dirty):
-                self._place_held()
-            self._make_lanes()
-        is_even = len(set(self._num_shown.values())) == 1
-        if self._held and (is_even or now - self._held_at >= HOLD_S):
-            self._place_held()
+        self._make_lanes()
         self._draw(now, self._live_chars())
         pending = [slot for slot in self._page if slot.is_dirty]
         # What is new first and in order; of the rest, what waits longest.
@@ -185,7 +187,7 @@ class LanesView:
                 continue
             self._send(slot, now)
             budget.spend(slot.data)
-        return bool(self._dirty or self._held) or any(slot.is_dirty for slot in self._page)
+        return bool(self._dirty) or any(slot.is_dirty for slot in self._page)
 
     def finish(self, outcomes: Mapping[int, str], now: float) -> None:
         """Bring everything to its final state."""
@@ -199,8 +201,7 @@ class LanesView:
                 if lane.slot is not None or rank in self._dirty:
                     self._dirty.add(rank)
         if self._results:
-            self._show_results(now)
-        self._place_held()
+            self._show_results()
         self.status("")
         self._make_lanes()
         for rank in self._lanes:  # the live ones may have been shortened
@@ -212,10 +213,11 @@ class LanesView:
                 self._send(slot, now)
 
     def _make_lanes(self) -> None:
-        """Give each rank that has printed its place on the page."""
-        for rank in sorted(self._dirty):
+        """Give each rank that has printed its place on the page, below the ranks before it."""
+        new = [rank for rank in self._dirty if self._lanes[rank].slot is None]
+        for rank in sorted(self._lanes):
             lane = self._lanes[rank]
-            if lane.slot is None:
+            if lane.slot is None and rank <= max(new, default=-1):
                 self._make_switches()
                 lane.slot = Slot(new_id())
                 self._page.append(lane.slot)

@@ -12,6 +12,7 @@ from jupyter_mgpu.output.lane import (
     Slot,
     display_id_of,
     hidden_note,
+    id_on_page,
     new_id,
     ranks_text,
 )
@@ -68,7 +69,7 @@ class StreamView:
                 self._status = None
         elif kind == "update_display_data":
             if name is not None:
-                slot = self._named.get(name) or Slot(name, is_shown=True)
+                slot = self._named.get(name) or Slot(id_on_page(name), is_shown=True)
                 self._place(slot, content, name)
         else:
             self._place(Slot(name or new_id()), content, name)
