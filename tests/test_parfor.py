@@ -1,11 +1,13 @@
 """Loops over the engines: order, sizes, laziness, errors, deaths, seeds, futures."""
 
+import gc
 import itertools
 import os
 import random
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +98,19 @@ def test_without_a_pool_a_loop_in_the_kernel_runs_here() -> None:
     where = parfor(lambda _: (os.getpid(), threading.current_thread()), range(3), workers=0)
 
     assert where == [(os.getpid(), threading.main_thread())] * 3
+
+
+def test_results_live_no_longer_than_their_list(pool: Pool) -> None:
+    results = parfor(np.zeros, [10, 1_000_000, 10], pool=pool)
+    references = [weakref.ref(result) for result in results]
+
+    del results
+
+    def are_gone() -> bool:
+        gc.collect()
+        return all(reference() is None for reference in references)
+
+    wait_until(are_gone, what="the end of the results")
 
 
 # --- who runs what -----------------------------------------------------------------------
@@ -197,17 +212,17 @@ def test_a_loop_within_a_loop_runs_in_its_engine(pool: Pool) -> None:
 
 
 def test_the_first_chunks_are_single_items() -> None:
-    sizes = ChunkSizes(num_engines=2)
+    sizes = ChunkSizes()
 
-    assert sizes.next(100_000) == 1
-    assert sizes.next(None) == 1
+    assert sizes.next(100_000, 2) == 1
+    assert sizes.next(None, 2) == 1
 
 
 def test_chunks_grow_to_the_time_that_they_are_to_take() -> None:
-    sizes = ChunkSizes(num_engines=2)
+    sizes = ChunkSizes()
     chosen = []
     for _ in range(8):
-        chosen.append(sizes.next(None))
+        chosen.append(sizes.next(None, 2))
         sizes.ran(chosen[-1], chosen[-1] * 0.001)
 
     assert chosen[0] == 1
@@ -216,28 +231,28 @@ def test_chunks_grow_to_the_time_that_they_are_to_take() -> None:
 
 
 def test_slow_items_travel_alone() -> None:
-    sizes = ChunkSizes(num_engines=2)
+    sizes = ChunkSizes()
     sizes.ran(100, 0.01)
     for _ in range(3):
         sizes.ran(1, 10)
 
-    assert sizes.next(1000) == 1
+    assert sizes.next(1000, 2) == 1
 
 
 def test_the_end_of_a_loop_is_divided_finely() -> None:
-    sizes = ChunkSizes(num_engines=4)
+    sizes = ChunkSizes()
     sizes.ran(1000, 0.001)
 
-    assert sizes.next(800) == 100
-    assert sizes.next(8) == 1
-    assert sizes.next(1) == 1
+    assert sizes.next(800, 4) == 100
+    assert sizes.next(8, 4) == 1
+    assert sizes.next(1, 4) == 1
 
 
 def test_a_size_that_was_asked_for_is_kept() -> None:
-    sizes = ChunkSizes(num_engines=2, fixed=7)
+    sizes = ChunkSizes(fixed=7)
     sizes.ran(7, 100)
 
-    assert sizes.next(3) == 7
+    assert sizes.next(3, 2) == 7
     assert sizes.budget_s is None
 
 
@@ -547,6 +562,26 @@ def test_a_cancelled_loop_keeps_what_was_finished(pool: Pool, tmp_path) -> None:
     wait_until(lambda: all(e.state == "idle" for e in pool.engines), what="idle engines")
     assert future.results == {0: 0, 1: 1, 2: 2}
     wait_until(lambda: pool.tasks() == [], what="an empty list of tasks")
+
+
+def test_a_cancel_reaches_what_runs_while_the_iterable_waits_for_its_next_item(
+    pool: Pool, tmp_path
+) -> None:
+    never = tmp_path / "never"
+    go_on = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        go_on.wait(60)
+
+    future = parfor(lambda _: wait_for(never), items(), pool=pool, wait=False)
+    wait_until(lambda: future.running(), what="the loop")
+
+    future.cancel()
+
+    wait_until(lambda: all(e.state == "idle" for e in pool.engines), what="idle engines")
+    assert pool.tasks() == []
+    go_on.set()
 
 
 def test_a_failed_loop_in_the_background_keeps_its_error(pool: Pool) -> None:

@@ -136,3 +136,20 @@ def test_a_loop_in_the_background_shows_its_progress_in_its_own_cell(nb: Noteboo
     assert nb.value("results == list(range(40))")
     assert bars(waited) == []
     assert begun.seconds < waited.seconds
+
+
+def test_a_loop_says_that_it_waits_for_a_free_engine(nb: Notebook, tmp_path) -> None:
+    go_on = tmp_path / "go on"
+    nb.check(f"""
+import pathlib, time
+def wait_for():
+    while not pathlib.Path({str(go_on)!r}).exists():
+        time.sleep(0.005)
+tasks = [mgpu.parfeval(wait_for) for _ in range(2)]
+""")
+    cell = nb.submit("mgpu.parfor(abs, range(3))")
+    nb.wait_for_output(cell, "waits for a free engine")
+
+    go_on.touch()
+    assert nb.wait(cell).result == "[0, 1, 2]"
+    assert "waits" not in bars(cell)[-1]

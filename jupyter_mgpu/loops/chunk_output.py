@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from jupyter_mgpu.loops.future import LoopFuture
 from jupyter_mgpu.output.cell_output import CellOutput
@@ -29,21 +30,27 @@ class ChunkOutput:
             labels={rank: pool.device(rank) for rank in pool.ranks},
             send=pool.owner.post,
         )
+        # Shows what threads print that a chunk has left behind; it keeps no results alive.
+        self.show_late = partial(_show, self._cell)
 
     def begin(self) -> None:
         """Note that a chunk has started."""
         self._future.begin(datetime.now(UTC))
 
-    def handle(self, rank: int, header: Header, frames: Sequence[Frame]) -> None:
+    def handle(self, header: Header, frames: Sequence[Frame]) -> None:
         """Take what a chunk tells beside its results."""
-        operation = header["op"]
-        if operation in ("output", "report"):
+        if header["op"] in ("output", "report"):
             self._future.handle(header)
-        if operation in ("output", "display", "comm"):
-            self._cell.handle(rank, header, frames)
-        elif operation == "stopping":
-            self._cell.status(f"rank {rank}: stopping; a second Stop replaces its engine")
+        self.show_late(header, frames)
 
     def finish(self) -> None:
         """Bring the cell to its final state."""
         self._cell.finish()
+
+
+def _show(cell: CellOutput, header: Header, frames: Sequence[Frame]) -> None:
+    if header["op"] in ("output", "display", "comm"):
+        cell.handle(header["rank"], header, frames)
+    elif header["op"] == "stopping":
+        ranks = ", ".join(str(rank) for rank in header["ranks"])
+        cell.status(f"rank {ranks}: stopping; a second Stop replaces what still runs")

@@ -16,21 +16,20 @@ class ChunkSizes:
     """Chooses sizes by what the chunks so far have taken.
 
     Args:
-        num_engines: How many engines share the work.
         fixed: The size that the user asked for.
     """
 
-    def __init__(self, num_engines: int, fixed: int | None = None) -> None:
-        self._num_engines = num_engines
+    def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
         self._item_s: float | None = None
         self._largest = 0
 
-    def next(self, num_left: int | None) -> int:
+    def next(self, num_left: int | None, num_engines: int) -> int:
         """Return the size of the next chunk.
 
         Args:
             num_left: How many items no engine has yet; None where that is not known.
+            num_engines: How many engines share the work.
         """
         if self._fixed is not None:
             return self._fixed
@@ -38,7 +37,7 @@ class ChunkSizes:
             return 1
         size = min(CHUNK_S / max(self._item_s, 1e-7), self._largest * GROWTH)
         if num_left is not None:
-            size = min(size, math.ceil(num_left / (self._num_engines * SHARE)))
+            size = min(size, math.ceil(num_left / (num_engines * SHARE)))
         return max(1, int(size))
 
     def ran(self, num_items: int, seconds: float) -> None:

@@ -10,12 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from jupyter_mgpu.client import Listener
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PackingError, PoolClosedError
+from jupyter_mgpu.loops.chunk import Chunk, listen_until_end
 from jupyter_mgpu.loops.chunk_output import ChunkOutput
 from jupyter_mgpu.loops.chunk_sizes import ChunkSizes
 from jupyter_mgpu.loops.items import Item, Items
@@ -33,31 +33,6 @@ CHUNKS_PER_ENGINE = 2
 """One runs, one waits."""
 STOP_S = 1.8
 """A stopped loop ends after so long, whatever its items do; they are freed in the background."""
-
-
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """Items that are sent together.
-
-    Attributes:
-        id: Its task's.
-        number: The same as a number, unique in the pool.
-        items: What it was made of.
-        frames: These, packed.
-        num_done: How many of them have ended, from the first one on.
-        rank: Where it runs; -1 while it waits.
-    """
-
-    id: str
-    number: int
-    items: list[Item]
-    frames: list[Frame]
-    num_done: int = 0
-    rank: int = -1
-
-    def rest(self) -> list[Item]:
-        """Return the items that have not ended."""
-        return self.items[self.num_done :]
 
 
 class Flight:
@@ -99,8 +74,7 @@ class Flight:
         self._output = output
         self._since_s = time.monotonic()
         self._ranks = () if options.workers is None else _choose_ranks(pool, options.workers)
-        self._num_engines = len(self._ranks) or pool.size
-        self._sizes = ChunkSizes(self._num_engines, options.chunk)
+        self._sizes = ChunkSizes(options.chunk)
         self._returned: deque[Item] = deque()
         self._retried: set[int] = set()
         self._chunks: dict[str, Chunk] = {}  # submitted and not over
@@ -114,11 +88,16 @@ class Flight:
         # In this order: what a chunk gives back is there before the chunk is gone.
         return self.error is not None or not (self._chunks or self._returned)
 
+    @property
+    def _num_engines(self) -> int:
+        return len(self._ranks) or self._pool.size  # which may grow meanwhile
+
     # --- what goes out -----------------------------------------------------------------
 
     def feed(self) -> bool:
         """Submit a chunk if an engine has none that waits; False if there was nothing to do."""
-        if self.error is not None or len(self._chunks) >= self._num_engines * CHUNKS_PER_ENGINE:
+        most = CHUNKS_PER_ENGINE * self._num_engines
+        if self._is_stopping or len(self._chunks) >= most:
             return False
         items = self._next_items()
         if items:
@@ -126,7 +105,7 @@ class Flight:
         return bool(items)
 
     def _next_items(self) -> list[Item]:
-        size = self._sizes.next(self._num_left())
+        size = self._sizes.next(self._num_left(), self._num_engines)
         if self._returned:
             return [self._returned.popleft() for _ in range(min(size, len(self._returned)))]
         items: list[Item] = []
@@ -161,21 +140,20 @@ class Flight:
             since_s=self._since_s,
         )
         self._chunks[chunk.id] = chunk
-        self._pool.submission.chunk(task, self._listener(chunk))
+        listener = listen_until_end(partial(self._take_event, chunk), self._output.show_late)
+        self._pool.submission.chunk(task, listener)
+        if self._is_stopping:  # meanwhile
+            self._interrupt(force=False)
 
     # --- what comes back ---------------------------------------------------------------
 
-    def _listener(self, chunk: Chunk) -> Listener:
-        def listen(header: Header, frames: list[Frame]) -> bool:
-            try:
-                self._handle(chunk, header, frames)
-            except BaseException as error:  # noqa: BLE001 - the loop must end, whatever it is
-                self.end_with(error)
-                self._chunks.pop(chunk.id, None)
-            self.changed.set()
-            return bool(header["op"] == "ended")
-
-        return listen
+    def _take_event(self, chunk: Chunk, header: Header, frames: list[Frame]) -> None:
+        try:
+            self._handle(chunk, header, frames)
+        except BaseException as error:  # noqa: BLE001 - the loop must end, whatever it is
+            self.end_with(error)
+            self._chunks.pop(chunk.id, None)
+        self.changed.set()
 
     def _handle(self, chunk: Chunk, header: Header, frames: list[Frame]) -> None:
         operation = header["op"]
@@ -192,7 +170,7 @@ class Flight:
                 self._on_end(chunk, header, frames)
                 del self._chunks[chunk.id]
         else:
-            self._output.handle(chunk.rank, header, frames)
+            self._output.handle(header, frames)
 
     def _on_end(self, chunk: Chunk, header: Header, frames: list[Frame]) -> None:
         if header["op"] == "ended":  # without having run to an end
@@ -235,8 +213,11 @@ class Flight:
             self.end_with(error)
 
     def end_with(self, error: BaseException) -> None:
-        """Note why the loop ends; the first reason counts."""
+        """Note why the loop ends, and end its chunks; the first reason counts. From any thread."""
         self.error = self.error or error
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._interrupt(force=False)
 
     def _give_back(self, items: Sequence[Item]) -> None:
         self._returned.extendleft(reversed(items))
@@ -274,8 +255,8 @@ class Flight:
 
     def end(self) -> None:
         """End what waits and runs, and take what was finished; within 2 s."""
-        self._is_stopping = True
         deadline_s = time.monotonic() + STOP_S
+        self._is_stopping = True
         self._interrupt(force=False)
         while self._chunks and (left_s := deadline_s - time.monotonic()) > 0:
             try:

@@ -102,6 +102,7 @@ class Loop:
         """End it, from any thread."""
         self._flight.end_with(CancelledError("The loop was cancelled."))
         self._flight.changed.set()
+        self._pool.submission.loop_ended(self._future)
 
     def _drive(self) -> BaseException | None:
         """Work until all items have ended; returns why it ended before that."""
@@ -121,7 +122,8 @@ class Loop:
         done, total = self._results.num_done, self._items.total
         if total:
             self._future.progress = min(done / total, 1.0)
-        self._bar.update(done, total, self._results.num_failed)
+        status = "" if self._future.started else "waits for a free engine"
+        self._bar.update(done, total, self._results.num_failed, status)
 
     def _close(self, error: BaseException | None) -> None:
         results, future = self._results, self._future

@@ -32,13 +32,16 @@ class ProgressBar:
         self._due_s = self._begun_s + max(QUIET_S, 0.0 if place.can_update else LINE_S)
         self._is_shown = False
 
-    def update(self, num_done: int, total: int | None, num_failed: int = 0) -> None:
+    def update(
+        self, num_done: int, total: int | None, num_failed: int = 0, status: str = ""
+    ) -> None:
         """Show how far the loop is, if it is time for that."""
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + self._pause_s
             elapsed_s = now_s - self._begun_s
-            self._show(num_done, total, _live_text(num_done, total, num_failed, elapsed_s))
+            text = _live_text(num_done, total, num_failed, elapsed_s)
+            self._show(num_done, total, f"{text}, {status}" if status else text)
 
     def finish(self, num_done: int, total: int | None, num_failed: int, outcome: str = "") -> None:
         """Show the last state, unless the loop was short.
