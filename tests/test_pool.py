@@ -78,6 +78,26 @@ def test_stopping_during_a_respawn_leaves_nothing() -> None:
     assert not pool.owner.plan.folder.exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_pool_ends_whole_though_a_step_of_its_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = parpool(1, name="whole")
+    plan, pids, socket = pool.owner.plan, processes_of(pool), Path(pool.owner.plan.folder, "s")
+    assert str(socket) in Path("/proc/net/unix").read_text()
+
+    def fail() -> None:
+        raise RuntimeError("the driver is gone")
+
+    monkeypatch.setattr(plan.rendezvous, "close", fail)
+    pool.shutdown()
+
+    assert not any(map(is_alive, pids))
+    assert str(socket) not in Path("/proc/net/unix").read_text()
+    assert not plan.folder.exists()
+    assert not pool.owner.record_path.exists()
+    monkeypatch.undo()
+    plan.rendezvous.close()
+
+
 def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
     folder = pool.owner.plan.folder
     assert pool.client.ids == [0, 1]
