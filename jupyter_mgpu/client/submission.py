@@ -177,6 +177,7 @@ class Submission:
             self._owner.submit(task)
         except PoolClosedError:
             undo(task.id)
+            task.frames.clear()  # the traceback may live long
             raise
         self._activity.wake()
 

@@ -51,6 +51,13 @@ class Block:
         Raises:
             OSError: If there is no room for them.
         """
+        try:
+            return self._fill(buffers)
+        except BaseException:
+            self.close()  # now: after a Stop, IPython keeps the traceback and us in it
+            raise
+
+    def _fill(self, buffers: Sequence[bytes | memoryview]) -> list[memoryview]:
         starts = list(itertools.accumulate((_aligned(len(b)) for b in buffers), initial=0))
         if self._path is not None:
             os.posix_fallocate(self._descriptor, 0, starts[-1])  # a full disk shows here

@@ -61,8 +61,13 @@ class Store:
         if total >= LEAST_BYTES and (self._uses_memory or self._uses_files):
             apart = [i for i in large if sizes[i] * MOST_APART >= total]
             together = [i for i in large if sizes[i] * MOST_APART < total]
-            for group in [*([i] for i in apart), together]:
-                placed.update(zip(group, self._group([frames[i] for i in group]), strict=False))
+            try:
+                for group in [*([i] for i in apart), together]:
+                    views = self._group([frames[i] for i in group])
+                    placed.update(zip(group, views, strict=False))
+            except BaseException:
+                placed.clear()  # now: after a Stop, IPython keeps the traceback and this in it
+                raise
         return [
             placed[i] if i in placed else bytes(frame) if copy else frame
             for i, frame in enumerate(frames)
