@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from jupyter_mgpu.errors import PackingError
+from jupyter_mgpu.packing import tensors
 from jupyter_mgpu.packing.faults import find_fault
 from jupyter_mgpu.packing.pickler import Pickler
 
@@ -68,6 +69,8 @@ def unpack(frames: Sequence[Any]) -> Any:
         return pickle.loads(frames[0], buffers=_writable(frames[1:]))
     except Exception as error:
         raise PackingError(_describe_rebuild(error)) from error
+    finally:
+        tensors.let_go_of_sparse()
 
 
 def count_bytes(frames: Sequence[Any]) -> int:

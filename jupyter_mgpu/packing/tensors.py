@@ -178,3 +178,10 @@ def rebuild_typed_storage(untyped: Any, dtype: Any) -> Any:
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def let_go_of_sparse() -> None:
+    """Empty torch's list of rebuilt sparse tensors, which only `torch.load` empties."""
+    rebuilt = getattr(sys.modules.get("torch._utils"), "_sparse_tensors_to_validate", None)
+    if rebuilt:
+        rebuilt.clear()
