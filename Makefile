@@ -31,6 +31,7 @@ demo: $(READY)
 test: check
 	scripts/install-chromium.sh
 	$(ISOLATED) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(MAKE) test-oldest PYTEST_ARGS="-m oldest")
 
 test-oldest: $(READY_OLDEST)
 	$(ISOLATED) .venv-oldest/bin/python -m pytest $(PYTEST_ARGS)

@@ -400,13 +400,6 @@ def test_ipyparallels_own_client_works_beside_ours(pool: Pool) -> None:
     assert client[:].pull("slept", block=False).get(timeout=10) == [1, 1]
 
 
-def test_ipyparallels_own_client_gets_what_its_cells_and_their_children_print(pool: Pool) -> None:
-    ran = pool.client[:].execute("import os\nprint('plain')\nos.system('echo child')", block=False)
-    ran.get(timeout=10)
-
-    wait_until(lambda: ran.stdout == ["plain\nchild\n"] * 2, 10, "the children's lines")
-
-
 def test_a_pool_starts_no_controller_before_somebody_wants_its_client() -> None:
     with parpool(1, name="lean") as lean:
         assert lean.submit(os.getpid).result(10) == lean.engines[0].pid

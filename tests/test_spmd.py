@@ -289,6 +289,7 @@ def test_large_writes_to_stderr_do_not_block(nb: Notebook) -> None:
     )
 
 
+@pytest.mark.oldest
 def test_a_cell_may_await(nb: Notebook) -> None:
     cell = nb.check("%%spmd\nimport asyncio\nawait asyncio.sleep(0.01)\nprint('slept', rank)")
 

@@ -76,6 +76,7 @@ def test_stop_ends_a_cell_and_frees_its_ranks(nb: Notebook, stuck: str) -> None:
     assert nb.value(PIDS) == before
 
 
+@pytest.mark.oldest
 def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
     code = "%%spmd\nprint('in it', flush=True)\nimport time; time.sleep(99)"
     first = nb.submit(code, stop_on_error=True)

@@ -39,6 +39,7 @@ def running(future) -> Callable[[], bool]:
     return lambda: future.running()
 
 
+@pytest.mark.oldest
 def test_a_call_gives_its_result_from_another_process(pool: Pool) -> None:
     future = pool.submit(os.getpid)
 
