@@ -27,10 +27,7 @@ def ipyparallel_s() -> float:
 
 
 def ray_s() -> float:
-    # No token file in the home folder, no usage report, and time to start on a busy machine.
-    os.environ.update(
-        RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="120"
-    )
+    os.environ.update(measure.RAY_ENVIRONMENT)
     import ray
 
     ray.init(num_cpus=NUM_ENGINES, include_dashboard=False, log_to_driver=False)

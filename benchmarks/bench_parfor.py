@@ -62,8 +62,7 @@ def ipyparallel_s() -> float:
 
 
 def ray_s() -> float:
-    # No token file in the home folder and no usage report.
-    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    os.environ.update(measure.RAY_ENVIRONMENT)
     import ray
 
     ray.init(num_cpus=NUM_ENGINES, include_dashboard=False, log_to_driver=False)
