@@ -31,6 +31,8 @@ _HOMES = {
     "parpool": "start",
     "report": "on_engine.context",
     "spmd": "blocks",
+    "TrainingOptions": "on_engine.training.options",
+    "train": "training.fit",
     "stop_requested": "on_engine.context",
     "wait": "futures",
 }

@@ -56,7 +56,7 @@ class Gang:
         """
         self._pool.submission.gang(self._task, self.listen)
         try:
-            while not self._over.wait(self._standstill.look_s):
+            while not self._is_over():
                 self._look()
         except KeyboardInterrupt:
             self._stop()
@@ -64,6 +64,18 @@ class Gang:
         finally:
             self._output.finish(self._outcomes())
         self._raise()
+
+    def _is_over(self) -> bool:
+        try:
+            return self._over.wait(self._standstill.look_s)
+        except KeyboardInterrupt:
+            if not self.on_stop():
+                raise
+            return False
+
+    def on_stop(self) -> bool:
+        """Take a Stop; True where that is all that it does for now."""
+        return False
 
     def _look(self) -> None:
         """Say why the ranks do not move, as long as they do not."""

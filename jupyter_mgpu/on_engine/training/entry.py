@@ -1,0 +1,159 @@
+"""Where a training starts in a process: alone, or as one of several ranks."""
+
+import copy
+import time
+from dataclasses import replace
+from typing import Any
+
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine.training.history import History
+from jupyter_mgpu.on_engine.training.loop import Training, Watcher
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.ranks import Ranks
+
+PROGRESS_S = 0.2
+
+Trained = tuple[dict[str, Any], History]
+"""The network's state, and how it went."""
+
+
+def train_alone(
+    net: Any,
+    data: Any,
+    loss: Any,
+    options: TrainingOptions,
+    device: str,
+    watcher: Watcher,
+) -> tuple[Any, History]:
+    """Train a copy of a network on one device, in this process.
+
+    Returns:
+        The trained copy, on the device where the given network was; and the history.
+    """
+    trained = copy.deepcopy(net)
+    training = Training(trained, data, loss, options, Ranks(0, (1.0,), device), watcher)
+    trained.load_state_dict(training.run())
+    return back_to(trained, net), training.history
+
+
+def device_here(environment: str) -> str:
+    """Choose the device of this process.
+
+    Raises:
+        MgpuError: If a GPU was asked for and there is none.
+    """
+    import torch
+
+    engine = context.current()
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if engine is not None:
+        device = engine.device
+    if environment == "cpu":
+        return "cpu"
+    if environment == "gpu" and device == "cpu":
+        raise MgpuError(
+            "execution_environment is 'gpu', but torch sees no GPU here. doctor() says why; 'auto' "
+            "takes the CPU then."
+        )
+    return device
+
+
+def back_to(trained: Any, net: Any) -> Any:
+    """Move a network to where another one is."""
+    first = next(net.parameters(), None)
+    return trained if first is None else trained.to(first.device)
+
+
+def train_on_rank(
+    net: Any,
+    data: Any,
+    loss: Any,
+    options: TrainingOptions,
+    trainers: tuple[int, ...],
+    loads: tuple[float, ...],
+) -> Trained | None:
+    """Train on this engine together with others; called on all ranks of the pool.
+
+    Args:
+        net: The network.
+        data: What to train with.
+        loss: Takes output and target.
+        options: How.
+        trainers: The ranks that train; the others only help to make the group.
+        loads: How much of each batch every trainer takes; empty if that is to be measured.
+
+    Returns:
+        On the first trainer the state on the CPU, and the history; None on the others.
+    """
+    engine = context.require()
+    group = _make_group(trainers, engine.world_size)
+    if engine.rank not in trainers:
+        return None
+    place = trainers.index(engine.rank)
+    equal = tuple(1 / len(trainers) for _ in trainers)
+    ranks = Ranks(place, loads or equal, engine.device, group)
+    if not loads:
+        ranks = replace(ranks, loads=_measured_loads(net, data, loss, options, ranks))
+    # The others do not report: the ranks' numbers are the same.
+    watcher = Watcher(
+        report=context.report if ranks.is_first else Watcher().report,
+        stop_requested=context.stop_requested,
+        show=_send_row,
+        progress=_Progress().tell,
+    )
+    training = Training(net, data, loss, options, ranks, watcher)
+    state = training.run()
+    return (_on_cpu(state), training.history) if ranks.is_first else None
+
+
+def _make_group(trainers: tuple[int, ...], world_size: int) -> Any:
+    """Make the process group of those that train; None for the default one, or for none."""
+    if len(trainers) == 1:
+        return None
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group()
+    return None if len(trainers) == world_size else dist.new_group(list(trainers))
+
+
+def _measured_loads(
+    net: Any, data: Any, loss: Any, options: TrainingOptions, ranks: Ranks
+) -> tuple[float, ...]:
+    """Let each rank take as much of a batch as it is quick."""
+    size = max(1, options.mini_batch_size // ranks.world_size)
+    alone = replace(
+        options, mini_batch_size=size, accumulate=1, scale=None, resume=None, compile=False
+    )
+    own = Ranks(0, (1.0,), ranks.device)
+    trial = Training(copy.deepcopy(net), data, loss, alone, own, Watcher())
+    speeds = [1 / seconds for seconds in ranks.gather(trial.measure())]
+    return tuple(speed / sum(speeds) for speed in speeds)
+
+
+def _on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.cpu() if hasattr(v, "cpu") else v for k, v in state.items()}
+
+
+def _send_row(row: dict[str, Any]) -> None:
+    engine = context.require()
+    if engine.task is not None:
+        engine.emit({"op": "row", "task": engine.task.id, "row": row}, [])
+
+
+class _Progress:
+    """Tells the notebook how far the training is, a few times per second."""
+
+    def __init__(self) -> None:
+        self._told_s = 0.0
+
+    def tell(self, step: int, total: int | None) -> None:
+        now_s = time.monotonic()
+        engine = context.require()
+        if engine.task is None or (now_s - self._told_s < PROGRESS_S and step != total):
+            return
+        self._told_s = now_s
+        value = step / total if total else None
+        header = {"op": "progress", "value": value, "step": step, "total": total}
+        engine.emit({**header, "task": engine.task.id}, [])

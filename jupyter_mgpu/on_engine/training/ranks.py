@@ -1,0 +1,69 @@
+"""The ranks that train together, how much each computes, and sums over them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One process's view of those that train together.
+
+    Attributes:
+        rank: This one's number among those that train.
+        loads: How much of each batch every rank takes; they add up to 1.
+        device: Where this one computes.
+        group: torch's process group of those that train; the default one if None.
+    """
+
+    rank: int
+    loads: tuple[float, ...]
+    device: str
+    group: Any = None
+
+    @property
+    def world_size(self) -> int:
+        """How many train."""
+        return len(self.loads)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing has to be exchanged."""
+        return self.world_size == 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank tells, writes and decides what one rank must."""
+        return self.rank == 0
+
+    def sum(self, values: Any) -> Any:
+        """Add up a tensor over the ranks, in place."""
+        if not self.is_alone:
+            import torch.distributed as dist
+
+            dist.all_reduce(values, group=self.group)
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """Collect one object per rank, on every rank."""
+        if self.is_alone:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value, group=self.group)
+        return found
+
+
+def split(num_rows: int, loads: Sequence[float]) -> list[int]:
+    """Cut a batch by loads: the bounds of the ranks' parts, by largest remainder."""
+    total = sum(loads)
+    exact = [num_rows * load / total for load in loads]
+    counts = [int(part) for part in exact]
+    by_rest = sorted(range(len(loads)), key=lambda r: (counts[r] - exact[r], r))
+    for rank in by_rest[: num_rows - sum(counts)]:
+        counts[rank] += 1
+    bounds = [0]
+    for count in counts:
+        bounds.append(bounds[-1] + count)
+    return bounds

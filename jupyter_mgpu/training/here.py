@@ -1,0 +1,62 @@
+"""Trains in this process, on one device."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
+from jupyter_mgpu.on_engine.training.loop import Watcher
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.output import publisher
+from jupyter_mgpu.output.training_view import TrainingView
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.start import pool_named
+
+
+def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -> Any:
+    """Train in this process: the kernel, or an engine whose task this is."""
+    device = device_here(options.execution_environment)
+    if context.current() is not None:
+        watcher = Watcher(context.report, context.stop_requested)
+        return train_alone(net, data, loss, options, device, watcher)
+    view = TrainingView(publisher.capture(), name, device)
+    stopped = threading.Event()
+    watcher = Watcher(stop_requested=stopped.is_set, show=view.row, progress=view.progress)
+    with _first_stop_sets(stopped):
+        trained, history = train_alone(net, data, loss, options, device, watcher)
+    history.environment = device
+    view.finish(history.stopped)
+    return trained, history
+
+
+@contextlib.contextmanager
+def _first_stop_sets(stopped: threading.Event) -> Iterator[None]:
+    """Let the first Stop be a wish, and the second one an interrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_stop(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set() and callable(before):
+            before(number, frame)
+        stopped.set()
+
+    signal.signal(signal.SIGINT, on_stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def train_in_background(
+    net: Any, data: Any, loss: Any, options: TrainingOptions, name: str, pool: Pool | None
+) -> TaskFuture:
+    """Train on the next free engine of a pool."""
+    arguments = (net, data, loss, options, name)
+    return (pool or pool_named(None)).submit_task(train, arguments, name=name)

@@ -1,0 +1,209 @@
+"""Trains one network on several ranks at the same time."""
+
+import contextlib
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_mgpu import packing
+from jupyter_mgpu.client import pack_call
+from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.gangs import Gang
+from jupyter_mgpu.on_engine.training.checkpoints import found
+from jupyter_mgpu.on_engine.training.entry import back_to, train_on_rank
+from jupyter_mgpu.on_engine.training.history import History
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.output import notices, publisher
+from jupyter_mgpu.output.cell_output import CellOutput
+from jupyter_mgpu.output.training_view import TrainingView
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.training.places import PoolPlace
+from jupyter_mgpu.wire import Frame, Header
+
+STOPPING = "stops after this step; a second Stop interrupts"
+
+
+class PoolTraining:
+    """One training on ranks of a pool, from its submission to the network that comes back.
+
+    Args:
+        place: Where.
+        net: The network; it is not changed.
+        data: What to train with.
+        loss: Takes output and target.
+        options: How.
+        name: What it is called.
+    """
+
+    def __init__(
+        self,
+        place: PoolPlace,
+        net: Any,
+        data: Any,
+        loss: Any,
+        options: TrainingOptions,
+        name: str,
+    ) -> None:
+        self._place = place
+        self._pool = place.pool
+        self._net = net
+        self._options = options
+        self._cell = publisher.capture()
+        self._view = TrainingView(self._cell, name, place.words)
+        self._gang: _TrainingGang | None = None
+        submission = self._pool.submission
+        self._future = TaskFuture(submission.next_id("train"), name, self, datetime.now(UTC))
+        self._call = (net, data, loss), (place.trainers, place.loads)
+        self._frames = self._pack(options)
+        submission.open_loop(self._future)
+
+    def _pack(self, options: TrainingOptions) -> list[Frame]:
+        """Pack the call as things are now: later changes are not seen."""
+        what, where = self._call
+        args = (*what, options, *where)
+        return pack_call(train_on_rank, args, {}, self._pool.owner.store.place)
+
+    def start(self) -> TaskFuture:
+        """Run it in a thread of its own, and return its future."""
+        threading.Thread(target=self._run_for_future, name="mgpu-training", daemon=True).start()
+        return self._future
+
+    def _run_for_future(self) -> None:
+        with contextlib.suppress(BaseException):  # the future has it
+            self.run()
+
+    def run(self) -> tuple[Any, History]:
+        """Run it to its end.
+
+        Returns:
+            The trained network and its history.
+
+        Raises:
+            KeyboardInterrupt: At the second Stop.
+            BaseException: What the first failing rank raised, with the others folded into it.
+        """
+        outcome = "failed"
+        try:
+            state, history = self._run_with_restarts()
+            history.environment = self._place.words
+            trained = _copy_with(self._net, state)
+            outcome = history.stopped
+        except BaseException as error:
+            self._settle(error=error)
+            raise
+        else:
+            self._settle(result=(trained, history))
+            return trained, history
+        finally:
+            self._view.finish(outcome)
+            self._pool.submission.loop_ended(self._future)
+
+    def _run_with_restarts(self) -> tuple[dict[str, Any], History]:
+        for num_left in range(self._options.max_restarts, -1, -1):
+            try:
+                return self._run_once()
+            except EngineDiedError as error:
+                if not num_left:
+                    raise
+                notices.say(f"{error} The training starts again.")
+                self._frames = self._pack(self._resumed())
+        raise AssertionError("the last try returns or raises")
+
+    def _resumed(self) -> TrainingOptions:
+        folder = self._options.checkpoint_folder
+        has_one = folder is not None and bool(found(folder))
+        return replace(self._options, resume=True) if has_one else self._options
+
+    def _run_once(self) -> tuple[dict[str, Any], History]:
+        pool = self._pool
+        header = {"kind": "call"}
+        task = pool.submission.new_gang(
+            self._future.name, pool.ranks, header, list(self._frames), None
+        )
+        output = CellOutput(
+            pool.ranks,
+            self._cell,
+            log_paths={rank: str(pool.owner.engines[rank].log) for rank in pool.ranks},
+            labels={rank: pool.device(rank) for rank in pool.ranks},
+            send=pool.owner.post,
+        )
+        self._gang = _TrainingGang(self, task, output)
+        self._gang.run()
+        _, frames = self._gang.replies[self._place.trainers[0]]
+        state, history = packing.unpack(frames)
+        return state, history
+
+    def on_event(self, header: Header) -> None:
+        """Take what the first rank tells of its progress."""
+        future = self._future
+        if header["op"] == "started" and future.started is None:
+            future.started = datetime.now(UTC)
+            future.rank = self._place.trainers[0]
+            future.device = self._place.words
+            future._is_running = True  # noqa: SLF001 - the future's own side of the pool
+        elif header["op"] == "report":
+            future.metrics.append({"step": header["step"], **header["metrics"]})
+        elif header["op"] == "row":
+            self._view.row(header["row"])
+        elif header["op"] == "progress":
+            future.progress = header["value"]
+            self._view.progress(header["step"], header["total"])
+
+    def _settle(self, *, result: Any = None, error: BaseException | None = None) -> None:
+        self._future.finished = datetime.now(UTC)
+        with contextlib.suppress(Exception):  # it was cancelled
+            if error is None:
+                self._future.set_result(result)
+            else:
+                self._future.set_exception(error)
+
+    # --- what the future asks ----------------------------------------------------------
+
+    def cancel_task(self, task_id: str) -> None:  # noqa: ARG002 - there is only one
+        """End the training now."""
+        if self._gang is not None:
+            self._pool.owner.cancel(self._gang.id)
+
+    def request_stop(self, task_id: str) -> None:  # noqa: ARG002 - as above
+        """Ask the training to end after its step, with the network as it is."""
+        if self._gang is not None:
+            self._pool.owner.request_stop(self._gang.id)
+
+    def show_task(self, future: TaskFuture) -> None:
+        """Wait for the training; what it shows is in the cell that started it."""
+        future.exception()
+
+
+class _TrainingGang(Gang):
+    """A gang whose first Stop is a wish."""
+
+    def __init__(self, training: PoolTraining, task: Task, output: CellOutput) -> None:
+        super().__init__(training._pool, task, output, lambda *_: None)  # noqa: SLF001 - same module
+        self.id = task.id
+        self._training = training
+        self._was_asked = False
+
+    def listen(self, header: Header, frames: list[Frame]) -> bool:
+        """Take an event."""
+        self._training.on_event(header)
+        return super().listen(header, frames)
+
+    def on_stop(self) -> bool:
+        """Ask the ranks to end by themselves, the first time."""
+        if self._was_asked:
+            return False
+        self._was_asked = True
+        self._training.request_stop(self.id)
+        self._show(STOPPING)
+        return True
+
+
+def _copy_with(net: Any, state: dict[str, Any]) -> Any:
+    """Return a copy of a network with another state."""
+    import copy
+
+    trained = copy.deepcopy(net)
+    trained.load_state_dict(state)
+    return back_to(trained, net)
