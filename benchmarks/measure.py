@@ -23,7 +23,6 @@ REPEATS = 5
 RAY_ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "120",  # the 30 of a default do not do on a busy machine
 }
 
 
