@@ -97,6 +97,13 @@ out.finish()
     assert page(cell) == ["figure", "42"]
 
 
+def test_a_rank_that_printed_nothing_has_no_lane(kernel: Notebook) -> None:
+    cell = kernel.check("out = make(0, 1)\nout.handle(1, printed('line\\n'))\nout.finish()")
+
+    drawn = [readable(data) for data in cell.displays if "<label" in data.get("text/html", "")]
+    assert [text.split("(")[0] for text in drawn] == ["rank 1 "]
+
+
 def test_output_lands_in_the_cell_that_caused_it_while_others_run(kernel: Notebook) -> None:
     first = kernel.check(
         """
@@ -573,6 +580,15 @@ def test_colours_become_html_and_nothing_else_does() -> None:
     assert "#010203" in text
     assert "\x1b" not in text
     assert text.endswith("still</span>.\n")
+
+
+def test_text_on_a_coloured_ground_can_be_read() -> None:
+    lines = ["\x1b[30;43mcall\x1b[0m", "\x1b[97;41mbad\x1b[0m", "\x1b[43mx"]
+    black, white, plain = lines_to_html(lines).splitlines()
+
+    assert "color:#000" in black
+    assert "color:#fff" in white
+    assert "color:#000" in plain
 
 
 def test_a_diary_keeps_the_end_and_counts_the_rest() -> None:

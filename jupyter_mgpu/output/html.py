@@ -22,6 +22,8 @@ _COLORS = (
     "#767676", "#d9404a", "#2e9440", "#a87b00", "#3d7fd9", "#b455c6", "#1a8f9c", "#8a8a8a",
     "#808080", "#e5535d", "#35a84a", "#b88600", "#5b95e8", "#c56bd6", "#1fa3b1", "#9a9a9a",
 )  # fmt: skip
+# On a coloured ground black and white are what they are, and text without a colour is black.
+_ON_COLOR = {_COLORS[0]: "#000", _COLORS[7]: "#fff", _COLORS[15]: "#fff"}
 
 
 def escape(text: str) -> str:
@@ -55,6 +57,9 @@ def _span(text: str, style: dict[str, str]) -> str:
         return ""
     if not style:
         return escape(text)
+    if "background-color" in style:
+        color = style.get("color", "#000")
+        style = {**style, "color": _ON_COLOR.get(color, color)}
     css = ";".join(f"{name}:{value}" for name, value in style.items())
     return f'<span style="{css}">{escape(text)}</span>'
 

@@ -78,6 +78,8 @@ class Lane:
                 break
             shown.append(line if left >= 0 else "..." + line[left:])
         shown.reverse()
+        if not (lines or self.dropped or self.outcome):
+            return dict(BLANK)
         hidden = self.dropped + self.screen.dropped + len(lines) - len(shown)
         note = hidden_note(hidden, self.log_path)
         plain = [html.strip_escapes(line) for line in shown]
