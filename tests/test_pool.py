@@ -34,6 +34,7 @@ def test_a_pool_ends_with_its_with_block_and_leaves_nothing() -> None:
     with parpool(1, name="short") as pool:
         future = pool.submit(time.sleep, 0.3)
         pids, folder, record = processes_of(pool), pool.owner.plan.folder, pool.owner.record_path
+        assert "n/a" not in repr(pool)  # the first look tells all that is known
         assert record.exists()
 
     assert future.done()

@@ -142,6 +142,7 @@ class OwnerLoop:
         self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
 
     def _on_hello(self, engine: EngineRecord) -> None:
+        engine.sample_memory()
         engine.hello.set()
         self._invite(engine)
 
