@@ -19,6 +19,7 @@ from jupyter_mgpu.futures import CancelledError
 from jupyter_mgpu.loops import parfor, run_loop
 from jupyter_mgpu.loops.chunk_sizes import CHUNK_S, ChunkSizes
 from jupyter_mgpu.loops.options import LoopOptions
+from jupyter_mgpu.on_engine.context import stop_requested
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
 
@@ -582,6 +583,25 @@ def test_a_cancel_reaches_what_runs_while_the_iterable_waits_for_its_next_item(
     wait_until(lambda: all(e.state == "idle" for e in pool.engines), what="idle engines")
     assert pool.tasks() == []
     go_on.set()
+
+
+def test_a_loop_that_is_asked_to_stop_lets_its_items_end_by_themselves(pool: Pool) -> None:
+    def until_asked(index: int) -> str:
+        if index == 0:
+            return "quick"
+        while not stop_requested():
+            time.sleep(0.005)
+        return "asked"
+
+    future = parfor(until_asked, range(50), pool=pool, wait=False, chunk=1)
+    wait_until(lambda: len(future.results) == 1 and future.running(), what="the first result")
+
+    future.request_stop()
+
+    wait_until(lambda: future.done(), what="the end")
+    assert future.state == "cancelled"
+    assert set(future.results.values()) <= {"quick", "asked"}
+    assert 2 <= len(future.results) <= 4
 
 
 def test_a_failed_loop_in_the_background_keeps_its_error(pool: Pool) -> None:

@@ -153,3 +153,24 @@ tasks = [mgpu.parfeval(wait_for) for _ in range(2)]
     go_on.touch()
     assert nb.wait(cell).result == "[0, 1, 2]"
     assert "waits" not in bars(cell)[-1]
+
+
+def test_a_loop_in_the_background_can_be_shown_in_another_cell(nb: Notebook, tmp_path) -> None:
+    go_on = tmp_path / "go on"
+    nb.check(f"""
+import pathlib, time
+def talk(item):
+    print("before", item, flush=True)
+    while not pathlib.Path({str(go_on)!r}).exists():
+        time.sleep(0.005)
+    print("after", item)
+future = mgpu.parfor(talk, range(2), wait=False, name="talking")
+""")
+    cell = nb.submit("future.show()")
+    nb.wait_for_output(cell, "before")
+    go_on.touch()
+    nb.wait(cell)
+
+    assert all(f"after {item}" in cell.text for item in range(2))
+    assert "talking" in nb.check("%tasks").text
+    assert "after 1" in nb.check("print(future.diary)").stdout

@@ -79,6 +79,7 @@ class Flight:
         self._retried: set[int] = set()
         self._chunks: dict[str, Chunk] = {}  # submitted and not over
         self._is_stopping = False
+        self._is_asked_to_stop = False
         self.error: BaseException | None = None
         self.changed = threading.Event()
 
@@ -86,18 +87,28 @@ class Flight:
     def is_over(self) -> bool:
         """Whether all items that were read have ended, or an error ends the loop."""
         # In this order: what a chunk gives back is there before the chunk is gone.
-        return self.error is not None or not (self._chunks or self._returned)
+        return self.error is not None or not (self._chunks or self._has_rest)
+
+    @property
+    def _has_rest(self) -> bool:
+        return bool(self._returned) and not self._is_asked_to_stop
 
     @property
     def _num_engines(self) -> int:
         return len(self._ranks) or self._pool.size  # which may grow meanwhile
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether items are left because the loop was asked to stop."""
+        is_complete = self._items.is_exhausted and self._results.num_done == self._items.num_read
+        return self._is_asked_to_stop and not is_complete
 
     # --- what goes out -----------------------------------------------------------------
 
     def feed(self) -> bool:
         """Submit a chunk if an engine has none that waits; False if there was nothing to do."""
         most = CHUNKS_PER_ENGINE * self._num_engines
-        if self._is_stopping or len(self._chunks) >= most:
+        if self._is_stopping or self._is_asked_to_stop or len(self._chunks) >= most:
             return False
         items = self._next_items()
         if items:
@@ -240,13 +251,22 @@ class Flight:
         self._give_back(again)
 
     def _on_cancelled(self, header: Header) -> None:
-        if self._is_stopping:
+        if self._is_stopping or self._is_asked_to_stop:
             return
         message = header.get("message")
         if message:
             self.end_with(MgpuError(message))
         else:
             self.end_with(PoolClosedError(f"The loop was ended: {header.get('reason')}."))
+
+    def request_stop(self) -> None:
+        """Let the items that run end by themselves, and start no more. From any thread."""
+        self._is_asked_to_stop = True
+        owner = self._pool.owner
+        with contextlib.suppress(PoolClosedError):
+            for chunk in list(self._chunks.values()):
+                (owner.cancel if chunk.rank < 0 else owner.request_stop)(chunk.id)
+        self.changed.set()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for an event."""

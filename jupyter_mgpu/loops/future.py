@@ -14,15 +14,16 @@ from jupyter_mgpu.wire import Header
 class _LoopControl:
     """What a loop's future asks of its loop."""
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
+    def __init__(self, cancel: Callable[[], None], request_stop: Callable[[], None]) -> None:
         self._cancel = cancel
+        self._request_stop = request_stop
         self.displays: list[TaskDisplay] = []
 
     def cancel_task(self, task_id: str) -> None:  # noqa: ARG002 - there is only one
         self._cancel()
 
     def request_stop(self, task_id: str) -> None:  # noqa: ARG002 - as above
-        self._cancel()
+        self._request_stop()
 
     def show_task(self, future: TaskFuture) -> None:
         display = TaskDisplay(future, publisher.capture(), None)
@@ -41,12 +42,18 @@ class LoopFuture(TaskFuture):
         name: What people call the loop.
         results: What it has so far.
         cancel: Ends it.
+        request_stop: Lets it start no more items.
     """
 
     def __init__(
-        self, task_id: str, name: str, results: Results, cancel: Callable[[], None]
+        self,
+        task_id: str,
+        name: str,
+        results: Results,
+        cancel: Callable[[], None],
+        request_stop: Callable[[], None],
     ) -> None:
-        self._loop_control = _LoopControl(cancel)
+        self._loop_control = _LoopControl(cancel, request_stop)
         super().__init__(task_id, name, self._loop_control, datetime.now(UTC))
         self._results = results
 

@@ -56,7 +56,9 @@ class Loop:
         self._key = submission.next_id("function of loop ")
         self._items = Items(iterables, share)
         self._results = Results(on_result)
-        self._future = LoopFuture(submission.next_id("loop"), name, self._results, self.cancel)
+        self._future = LoopFuture(
+            submission.next_id("loop"), name, self._results, self.cancel, self.request_stop
+        )
         self._output = ChunkOutput(pool, self._future, place)
         self._flight = Flight(
             pool, name, function, self._key, options, self._items, self._results, self._output
@@ -104,6 +106,10 @@ class Loop:
         self._flight.changed.set()
         self._pool.submission.loop_ended(self._future)
 
+    def request_stop(self) -> None:
+        """Let the items that run end by themselves, and start no more; from any thread."""
+        self._flight.request_stop()
+
     def _drive(self) -> BaseException | None:
         """Work until all items have ended; returns why it ended before that."""
         try:
@@ -116,6 +122,8 @@ class Loop:
             return KeyboardInterrupt()
         except BaseException as error:  # noqa: BLE001 - raised once the chunks have ended
             return error
+        if self._flight.error is None and self._flight.is_cut_short:
+            return CancelledError("The loop was asked to stop.")
         return self._flight.error
 
     def _show_progress(self) -> None:
@@ -138,6 +146,8 @@ class Loop:
         with contextlib.suppress(Exception):  # it was cancelled
             if error is None:
                 future.set_result(results.in_order())
+            elif isinstance(error, CancelledError):
+                future.cancel()
             else:
                 future.set_exception(error)
         self._pool.submission.loop_ended(future)

@@ -16,7 +16,7 @@ from jupyter_mgpu import packing
 from jupyter_mgpu.errors import PackingError
 from jupyter_mgpu.on_engine import failure, seeds
 from jupyter_mgpu.on_engine.bookmark import Bookmark, path_beside
-from jupyter_mgpu.on_engine.context import EngineContext
+from jupyter_mgpu.on_engine.context import EngineContext, stop_requested
 from jupyter_mgpu.packing import parcels
 from jupyter_mgpu.wire import Frame, Header
 
@@ -85,7 +85,7 @@ class ChunkRun:
         with contextlib.nullcontext() if self._seed is None else seeds.preserved():
             for position, index in enumerate(self._indices):
                 bookmark.set(self._number, position)
-                if not self._run_item(position, index):
+                if stop_requested() or not self._run_item(position, index):
                     break
                 now_s = time.monotonic()
                 if self._budget_s is not None and now_s - begun_s > self._budget_s:
