@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_mgpu.cell_text import below_magic
 from jupyter_mgpu.client import name_of, pack_call
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.gangs import Gang
 from jupyter_mgpu.notebook import refuse_on_engine, user_namespace
-from jupyter_mgpu.output import notices, publisher
+from jupyter_mgpu.output import failures, notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
@@ -44,7 +45,7 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     refuse_on_engine("%%spmd")
     ranks = tuple(ranks)
     if options.transform is not None:
-        _check_syntax(options.transform(source))
+        _check_syntax(below_magic(source, options.transform))
     plan = pool.sender.plan(
         source,
         ranks,
@@ -73,11 +74,14 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     pool.sender.bound_from_engines(options.bind)
 
 
-def _check_syntax(transformed: str) -> None:
+def _check_syntax(text: str) -> None:
     """Raise the cell's SyntaxError here, where its lines are, before anything runs."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-    # The magic's own line stands above the cell's body.
-    compile("\n" + transformed, "<the %%spmd cell>", "exec", flags, dont_inherit=True)
+    try:
+        compile(text, "<the %%spmd cell>", "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
+        failures.draw_own_lines(error)
+        raise
 
 
 def _ask_changed(pool: Pool, ranks: Sequence[int], names: Sequence[str]) -> dict[int, set[str]]:

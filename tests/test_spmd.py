@@ -219,7 +219,18 @@ def test_a_syntax_error_names_its_line(nb: Notebook) -> None:
     cell = nb.run("%%spmd\nx = 1\nfor in y:\n    pass")
 
     assert cell.ename == "SyntaxError"
-    assert "for in y" in cell.traceback
+    assert "line 3\n    for in y" in cell.traceback
+    assert "File" not in cell.traceback.replace('File "<the %%spmd cell>"', "")
+
+
+@pytest.mark.parametrize("magic", ["%%spmd", "%%parfeval task"])
+def test_a_traceback_counts_the_empty_lines_at_the_start_of_a_cell(nb: Notebook, magic) -> None:
+    cell = nb.run(f"{magic}\n\n  \n1 / 0")
+    if magic != "%%spmd":
+        cell = nb.run("task.result()")
+
+    assert cell.ename == "ZeroDivisionError"
+    assert "line 4\n    1 / 0" in cell.traceback
 
 
 def test_equal_last_values_are_folded(nb: Notebook) -> None:

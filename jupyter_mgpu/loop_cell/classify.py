@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
+from jupyter_mgpu.cell_text import below_magic
 from jupyter_mgpu.loop_cell import header as headers
 from jupyter_mgpu.loop_cell.decision import Decision
 from jupyter_mgpu.loop_cell.kernel_names import KernelNames
@@ -36,7 +37,7 @@ def classify(
     """
     if isinstance(header, str):
         header = headers.parse_header(header, filename)
-    source = _with_first_line(body_source, transform)
+    source = below_magic(body_source, transform)
     text = Text([f"%%parfor {header.text}", *source.split("\n")[1:]], filename)
     body = _parse(source, text)
     identifiers = frozenset(re.findall(r"\w+", source)) | set(re.findall(r"\w+", header.text))
@@ -47,15 +48,6 @@ def classify(
     variables, slots = decision.variables(), decision.slots()
     sites = tuple(walk.findings.sites)
     return Classification(header, tuple(body), variables, sites, slots, identifiers, filename)
-
-
-def _with_first_line(body_source: str, transform: Callable[[str], str] | None) -> str:
-    """Transform the body, and keep the user's line numbers: the magic's line is the first."""
-    if transform is None:
-        return "\n" + body_source
-    # IPython drops the empty lines at a cell's start.
-    num_empty = len(body_source) - len(body_source.lstrip())
-    return "\n" * (1 + body_source[:num_empty].count("\n")) + transform(body_source)
 
 
 def _parse(source: str, text: Text) -> list[ast.stmt]:

@@ -23,6 +23,9 @@ from jupyter_mgpu.pool import Pool
 
 LOOK_S = 0.2
 
+OnPacked = Callable[[int], None]
+"""Takes the bytes of the function, with all that it uses, before anything is sent."""
+
 
 class Loop:
     """One loop.
@@ -33,6 +36,7 @@ class Loop:
         iterables: What is looped over, together.
         options: How.
         on_result: See `Results`.
+        on_packed: See `OnPacked`.
 
     Raises:
         PackingError: If the function cannot be pickled.
@@ -46,9 +50,12 @@ class Loop:
         iterables: Sequence[Iterable[Any]],
         options: LoopOptions,
         on_result: OnResult | None = None,
+        on_packed: OnPacked | None = None,
     ) -> None:
         share = pool.owner.store.place
         function = packing.pack((fn,), copy=True, labels=("function",), place=share)
+        if on_packed is not None:
+            on_packed(packing.count_bytes(function))
         submission = pool.submission
         name = options.name or submission.name_for(fn)
         place = publisher.capture()
@@ -164,7 +171,7 @@ def _outcome(error: BaseException | None) -> str:
 def _explain_stop(error: KeyboardInterrupt, results: Results, total: int | None) -> None:
     of = "" if total is None else f" of {total:,}"
     text = f"The loop was stopped when {results.num_done:,}{of} items were finished."
-    if results.values:
+    if results.num_done:
         text += " Their results: import sys; sys.last_value.results"
     error.args = (text,)
     # IPython shows this instead of the lines in here where the notebook waited.

@@ -6,7 +6,7 @@ from typing import Any
 from jupyter_mgpu.client import name_of
 from jupyter_mgpu.futures import TaskFuture, run_in_place
 from jupyter_mgpu.loops.items import Items
-from jupyter_mgpu.loops.loop import Loop
+from jupyter_mgpu.loops.loop import Loop, OnPacked
 from jupyter_mgpu.loops.options import LoopOptions, OnError, check_call
 from jupyter_mgpu.loops.results import OnResult
 from jupyter_mgpu.loops.serial import run_serially
@@ -77,6 +77,7 @@ def run_loop(
     wait: bool = True,
     pool: Pool | None = None,
     on_result: OnResult | None = None,
+    on_packed: OnPacked | None = None,
 ) -> Any:
     """Run a loop as `parfor` does.
 
@@ -88,10 +89,12 @@ def run_loop(
         pool: Where to run; the current pool by default.
         on_result: Called with index and result in loop order, each as soon as those before it are
             there, in the thread that waits; the results are not kept then.
+        on_packed: Called with the bytes of the function, with all that it uses, before anything is
+            sent; not called where nothing is.
     """
     check_call(fn, iterables)
     if context.current() is None and options.workers != 0:
-        loop = Loop(pool or pool_named(None), fn, iterables, options, on_result)
+        loop = Loop(pool or pool_named(None), fn, iterables, options, on_result, on_packed)
         return loop.run() if wait else loop.start()
     if wait:
         return _run_here(fn, iterables, options, on_result)

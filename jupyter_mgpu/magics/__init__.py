@@ -14,10 +14,12 @@ def register(shell: Any) -> None:
     floors.check()
     from jupyter_mgpu.errors import MgpuError
     from jupyter_mgpu.magics.gpus import GpusMagic
+    from jupyter_mgpu.magics.parfor import ParforMagic
     from jupyter_mgpu.magics.parpool import ParpoolMagic
     from jupyter_mgpu.magics.spmd import SpmdMagic
     from jupyter_mgpu.magics.tasks import TasksMagic
     from jupyter_mgpu.output import failures
 
-    shell.register_magics(GpusMagic, ParpoolMagic, SpmdMagic, TasksMagic)
+    shell.register_magics(GpusMagic, ParforMagic, ParpoolMagic, SpmdMagic, TasksMagic)
     failures.draw_short(MgpuError)
+    failures.draw_syntax_errors(shell)

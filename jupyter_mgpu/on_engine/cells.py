@@ -7,6 +7,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from jupyter_mgpu.cell_text import below_magic
 from jupyter_mgpu.on_engine import context
 
 
@@ -31,13 +32,13 @@ class Cell:
             BaseException: Whatever the cell raises.
         """
         shell = self._shell
-        # The magic's own line stands above: line numbers are those of the notebook.
-        transformed = "\n" + shell.transform_cell(self._source)
+        transformed = below_magic(self._source, shell.transform_cell)
         name = shell.compile.cache(transformed, self._count, raw_code=self._source)
         tree = ast.parse(transformed, name)
         body, last = tree.body, None
-        if body and isinstance(body[-1], ast.Expr) and not _is_quiet(transformed):
-            last = ast.Expression(body.pop().value)
+        if body and isinstance(end := body[-1], ast.Expr) and not _is_quiet(transformed):
+            body.pop()
+            last = ast.Expression(end.value)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         module = compile(ast.Module(body, []), name, "exec", flags, dont_inherit=True)
         expression = last and compile(last, name, "eval", flags, dont_inherit=True)
@@ -87,7 +88,7 @@ def run_background_cell(source: str, names: dict[str, Any], count: int) -> Any:
     """
     engine = context.require()
     shell = engine.shell
-    transformed = "\n" + shell.transform_cell(source)
+    transformed = below_magic(source, shell.transform_cell)
     filename = shell.compile.cache(transformed, count, raw_code=source)
     scope = {"__name__": "__main__", "__builtins__": builtins, "get_ipython": lambda: shell}
     scope |= {"rank": engine.rank, "world_size": engine.world_size, "device": engine.device}

@@ -78,8 +78,9 @@ def _describe(error: BaseException, seen: set[int], depth: int) -> Failure:
         record["notes"] = [_cut(str(note), MAX_TEXT) for note in notes[:MAX_NOTES]]
     if isinstance(error, SyntaxError):
         record["syntax"] = _syntax_fields(error)
-        if all(_is_library(frame["file"]) for frame in record["frames"]):
-            record["frames"] = []  # the compiler's own frames; the place is in the error
+        files = [frame["file"] for frame in record["frames"]]
+        if all(_is_library(file) or _is_ours(file) for file in files):
+            record["frames"] = []  # who called the compiler; the place is in the error
     if depth > 0:
         cause, context = error.__cause__, error.__context__
         if cause is not None:

@@ -87,8 +87,36 @@ def _short(error: BaseException) -> list[str]:
     cause = error.__cause__
     if cause is not None:
         notes.append(f"Caused by {type(cause).__name__}: {cause}")
-    lines = [traceback_text.headline(type(error).__name__), *str(error).splitlines(), *notes]
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    place = traceback_text.syntax_lines(describe(error).get("syntax"))
+    lines = [traceback_text.headline(type(error).__name__), *place, *message.splitlines(), *notes]
     return lines + traceback_text.local_lines(error.__traceback__)
+
+
+def draw_own_lines(error: BaseException) -> None:
+    """Let IPython draw an error of the user's code that was called here without the lines in here.
+
+    Args:
+        error: Just caught. How it draws itself, if it does, stays.
+    """
+    if hasattr(error, "_render_traceback_"):
+        return
+    failure = describe(error)
+    traceback_text.fill_lines(failure)
+    lines = [traceback_text.headline(failure["ename"]), *traceback_text.render(failure)]
+    error.__dict__["_render_traceback_"] = Rendering(error, lines)
+
+
+def draw_syntax_errors(shell: Any) -> None:
+    """Let IPython ask a SyntaxError how it draws itself, as it asks all other errors."""
+    drawing = shell.SyntaxTB
+    standard = drawing.structured_traceback
+
+    def structured_traceback(kind: Any, error: Any, *args: Any, **options: Any) -> Any:
+        own = getattr(error, "_render_traceback_", None)
+        return standard(kind, error, *args, **options) if own is None else own()
+
+    drawing.structured_traceback = structured_traceback
 
 
 def merge(errors: Mapping[int, BaseException], first: int | None = None) -> BaseException:

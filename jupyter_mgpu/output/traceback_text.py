@@ -58,7 +58,7 @@ def render(failure: Failure, depth: int = MAX_CHAIN) -> list[str]:
             lines += ["", "During handling of the above exception, another one occurred:", ""]
     for frame in failure["frames"]:
         lines += frame_lines(frame)
-    lines += _syntax_lines(failure.get("syntax"))
+    lines += syntax_lines(failure.get("syntax"))
     lines += last_line(failure).splitlines() or [failure["ename"]]
     for note in failure["notes"]:
         lines += note.splitlines()
@@ -81,13 +81,14 @@ def frame_lines(frame: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _syntax_lines(syntax: dict[str, Any] | None) -> list[str]:
+def syntax_lines(syntax: dict[str, Any] | None) -> list[str]:
+    """Draw where a SyntaxError is: the line, and a mark below it."""
     if not syntax or not syntax.get("lineno"):
         return []
     file = str(syntax.get("filename") or "<string>")
     name = syntax.get("label") or cell_label(file) or f'File "{file}"'
     lines = [f"  {name}, line {syntax['lineno']}"]
-    text = str(syntax.get("text") or "").rstrip("\n")
+    text = str(syntax.get("text") or linecache.getline(file, syntax["lineno"])).rstrip("\n")
     if text.strip():
         lines.append(f"    {text.strip()}")
         offset = (syntax.get("offset") or 0) - 1 - (len(text) - len(text.lstrip()))
