@@ -92,15 +92,11 @@ class EngineLink:
             self._receive(*decode([part.buffer for part in parts]))
 
     def _receive(self, header: Header, frames: list[Frame]) -> None:
-        try:
-            frames = shared_memory.borrow(header, frames)
-        except OSError as error:
-            self._send(shared_memory.answer(header, error) or {}, [])
-            return  # it comes again, with all its frames
-        answer = shared_memory.answer(header)
+        whole, answer = shared_memory.borrow(header, frames)
         if answer is not None:
             self._send(answer, [])
-        self._on_work(header, frames)
+        if whole is not None:
+            self._on_work(header, whole)
 
     def _serve_control(self, on_control: Handler) -> None:
         self._control.send_multipart(encode({"op": "hello", "token": self._token}))

@@ -191,6 +191,7 @@ class OwnerLoop:
             steps.callback(self.record_path.unlink, missing_ok=True)  # until then others may ask
             steps.callback(shutil.rmtree, self.plan.folder, ignore_errors=True)
             steps.callback(self._journal.close)
+            steps.callback(self.store.close)
             steps.callback(self._switchboard.close)
             steps.push_async_callback(self.cluster.stop)
             steps.callback(self.plan.rendezvous.close)

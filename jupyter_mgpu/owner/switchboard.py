@@ -124,6 +124,7 @@ class Switchboard:
         """Close the socket."""
         self._loop.remove_reader(self._router.fileno())
         self._router.close()
+        self._lender.close()
         self._context.term()
 
     def _receive(self) -> None:
@@ -154,19 +155,17 @@ class Switchboard:
         elif header["op"] in shared_memory.ANSWERS:
             self._on_answer(engine, header)
         else:
-            sent = frames
-            try:
-                frames = shared_memory.borrow(header, sent)
-            except OSError as error:
-                self.send_control(engine, shared_memory.answer(header, error) or {})
-                return  # it comes again, with all its frames
-            answer = shared_memory.answer(header)
-            if answer is not None:
-                shared = sum(map(len, frames)) - sum(map(len, sent))
-                engine.received_bytes += shared
-                engine.shared_bytes += shared
-                self.send_control(engine, answer)
-            self._on_message(engine, header, frames)
+            self._on_event(engine, header, frames)
+
+    def _on_event(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
+        whole, answer = shared_memory.borrow(header, frames)
+        if answer is not None:
+            shared = sum(map(len, whole or frames)) - sum(map(len, frames))
+            engine.received_bytes += shared
+            engine.shared_bytes += shared
+            self.send_control(engine, answer)
+        if whole is not None:
+            self._on_message(engine, header, whole)
 
     def _on_answer(self, engine: EngineRecord, header: Header) -> None:
         loan = self._lender.answered(header)

@@ -11,9 +11,8 @@ A block is a sealed memfd, or a file where memfds cannot be opened by others. It
 a view or a mapping of it.
 """
 
-from jupyter_mgpu.shared_memory.block import ANSWERS
-from jupyter_mgpu.shared_memory.lending import Lender, answer, borrow
+from jupyter_mgpu.shared_memory.lending import ANSWERS, Lender, borrow
 from jupyter_mgpu.shared_memory.mapping import is_shared
 from jupyter_mgpu.shared_memory.store import Store
 
-__all__ = ["ANSWERS", "Lender", "Store", "answer", "borrow", "is_shared"]
+__all__ = ["ANSWERS", "Lender", "Store", "borrow", "is_shared"]

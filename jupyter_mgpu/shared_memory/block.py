@@ -13,7 +13,6 @@ from typing import Any
 
 from jupyter_mgpu.shared_memory.mapping import map_private
 
-ANSWERS = ("opened", "refused")
 Description = dict[str, Any]
 
 _NAME = "mgpu"

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_mgpu.shared_memory.block import ANSWERS, open_block
+from jupyter_mgpu.shared_memory.block import open_block
 from jupyter_mgpu.shared_memory.mapping import block_of, span_of
 
 Header = dict[str, Any]
 Frame = bytes | memoryview
+
+OPENED, REFUSED = ANSWERS = ("opened", "refused")
+"""What the receiver of a message says of the blocks in it."""
 
 _FIELD = "shared"  # of the header: what was lent with the message
 
@@ -58,7 +61,7 @@ class Lender:
             The message, where it must be sent again with its frames in it.
         """
         loan = self._loans.pop(header["id"], None)
-        return loan if header["op"] == "refused" else None
+        return loan if header["op"] == REFUSED else None
 
     def forget(self, peer: str) -> None:
         """Take back what was lent to a receiver that has died."""
@@ -66,30 +69,29 @@ class Lender:
             if loan.peer == peer:
                 self._loans.pop(number, None)
 
+    def close(self) -> None:
+        """Take everything back."""
+        self._loans.clear()
 
-def borrow(header: Header, frames: list[Frame]) -> list[Frame]:
-    """Return a message's frames, those that were lent among them, and take note of no lender.
 
-    Raises:
-        OSError: If a block cannot be opened or mapped.
+def borrow(header: Header, frames: list[Frame]) -> tuple[list[Frame] | None, Header | None]:
+    """Map what was lent with a message.
+
+    Returns:
+        The message's frames, None where a block cannot be had: the message comes again then, with
+        all its frames; and the answer to the sender, None for a message without blocks.
     """
-    description = header.get(_FIELD)
+    description = header.pop(_FIELD, None)
     if description is None:
-        return frames
-    blocks = [open_block(block) for block in description["blocks"]]
+        return frames, None
+    number = description["id"]
+    try:
+        blocks = [open_block(block) for block in description["blocks"]]
+    except OSError as error:
+        # Too many open files, or no memory for a mapping, will pass; no such file will not.
+        is_lasting = isinstance(error, FileNotFoundError | PermissionError)
+        return None, {"op": REFUSED, "id": number, "is_lasting": is_lasting, "why": str(error)}
     frames = list(frames)
     for place, block, start, size in description["frames"]:
         frames.insert(place, blocks[block][start : start + size])
-    return frames
-
-
-def answer(header: Header, error: OSError | None = None) -> Header | None:
-    """Make the answer to a message that something was lent with; None for any other message."""
-    description = header.pop(_FIELD, None)
-    if description is None:
-        return None
-    if error is None:
-        return {"op": ANSWERS[0], "id": description["id"]}
-    # Too many open files, or no memory for a mapping, will pass; a file that is not there will not.
-    is_lasting = isinstance(error, FileNotFoundError | PermissionError)
-    return {"op": ANSWERS[1], "id": description["id"], "is_lasting": is_lasting, "why": str(error)}
+    return frames, {"op": OPENED, "id": number}

@@ -22,6 +22,8 @@ LEAST_BUFFER_BYTES = 64 * 2**10
 MOST_APART = 8
 """A buffer with at least this part of an object's bytes gets a block of its own."""
 MOST_BLOCKS = 1000
+MUCH_BYTES = 64 * 2**20
+"""From this size on it is worth a look whether there is memory."""
 MOST_OF_MEMORY = 0.8
 """What would take more of the free memory goes into a file, which the system can write out."""
 
@@ -115,7 +117,7 @@ class Store:
             return ()
         path = self._folder / f"{_prefix(self._name)}{next(self._numbers)}"
         ways: list[Path | None] = [path] if self._uses_files else []
-        if self._uses_memory and size < MOST_OF_MEMORY * host.available_memory_bytes():
+        if self._uses_memory and _fits(size):
             ways.insert(0, None)
         for way in ways:
             try:
@@ -128,6 +130,11 @@ class Store:
         """Remove what another process of the pool, which has ended, left in the folder."""
         for path in self._folder.glob(f"{_prefix(name)}*"):
             path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of everything; from now on frames stay where they are."""
+        self._uses_memory = self._uses_files = False
+        self._recent, self._older = [], []
 
     def refused(self, frames: Sequence[Frame], answer: dict[str, Any]) -> str | None:
         """Note that a receiver could not open the blocks of a message.
@@ -148,6 +155,10 @@ class Store:
             f"({answer['why']}). Large data goes through {way}."
         )
         return sentence if was_used else None
+
+
+def _fits(size: int) -> bool:
+    return size < MUCH_BYTES or size < MOST_OF_MEMORY * host.available_memory_bytes()
 
 
 def _prefix(name: str) -> str:
