@@ -495,6 +495,42 @@ def test_a_loop_goes_on_while_every_engine_is_replaced(pool: Pool) -> None:
     assert results[4:] == list(range(4, 30))
 
 
+def test_items_beside_those_that_kill_engine_after_engine_still_come_through(pool: Pool) -> None:
+    deadly = (3, 5, 7)
+
+    def die(index: int) -> int:
+        if index in deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+    results = parfor(die, range(10), pool=pool, on_error="collect", chunk=10, workers=1)
+
+    assert [i for i in range(10) if isinstance(results[i], EngineDiedError)] == list(deadly)
+    assert [results[i] for i in range(10) if i not in deadly] == [0, 1, 2, 4, 6, 8, 9]
+
+
+class Deadly:
+    """A function that kills the engine before any item runs."""
+
+    def __call__(self, _):
+        return None
+
+    def __reduce__(self):
+        return kill_engine, ()
+
+
+def kill_engine() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_function_that_kills_every_engine_ends_the_loop(pool: Pool) -> None:
+    with pytest.raises(EngineDiedError, match="SIGKILL") as caught:
+        parfor(Deadly(), range(1), pool=pool)
+
+    assert caught.value.__notes__ == ["in item 0 of the loop: 0"]
+    wait_until(lambda: all(e.state == "idle" for e in pool.engines), 30, "a new engine")
+
+
 # --- random numbers ----------------------------------------------------------------------
 
 

@@ -234,21 +234,22 @@ class Flight:
         self._returned.extendleft(reversed(items))
 
     def _on_death(self, chunk: Chunk, header: Header) -> None:
-        """Fail the item that ran; what the engine had beside it is tried once more elsewhere."""
+        """Fail the item that ran; what the engine had beside it goes to another one."""
         log = self._pool.owner.engines[chunk.rank].log
         place = bookmark.read(bookmark.path_beside(log), chunk.number)
-        again = []
-        for offset, (index, parcel) in enumerate(chunk.rest(), start=chunk.num_done):
-            if offset != place and index not in self._retried:
-                self._retried.add(index)
-                again.append((index, parcel))
-                continue
-            died = EngineDiedError(
-                header["message"], rank=header["rank"], exit_code=header["exit_code"]
-            )
+        rest = list(enumerate(chunk.rest(), start=chunk.num_done))
+        guilty = [item for offset, item in rest if offset == place]
+        if not guilty:  # it is not known which one it was: each of them is tried once more
+            indices = {index for _, (index, _) in rest}
+            guilty = [item for _, item in rest if item[0] in self._retried]
+            self._retried |= indices
+        for index, parcel in guilty:
+            message, code = header["message"], header["exit_code"]
+            died = EngineDiedError(message, rank=chunk.rank, exit_code=code)
             died.add_note(note_of(index, parcel))
             self._fail(index, died)
-        self._give_back(again)
+        failed = {index for index, _ in guilty}
+        self._give_back([item for _, item in rest if item[0] not in failed])
 
     def _on_cancelled(self, header: Header) -> None:
         if self._is_stopping or self._is_asked_to_stop:

@@ -38,7 +38,7 @@ def parfor(
 
     An error of an item, a Stop and `cancel()` end the loop; the exception then has what was
     finished in `error.results`, a dict by index. When an engine dies, the item that it ran fails;
-    items that it had beside that one are tried once more elsewhere.
+    items that it had beside that one go to another engine.
 
     Args:
         fn: What to call.
