@@ -45,6 +45,8 @@ class Gang:
         self._standstill = Standstill(pool.owner, task)
         self._end: Header | None = None
         self._over = threading.Event()
+        self._is_shown = False  # how the ranks ended stands on the page
+        self._showing = threading.Lock()
         self.replies: dict[int, tuple[Header, list[Frame]]] = {}
 
     def run(self) -> None:
@@ -62,8 +64,13 @@ class Gang:
             self._stop()
             raise self._interrupted() from None
         finally:
-            self._output.finish(self._outcomes())
+            self._is_shown = True
+            self._show_end()
         self._raise()
+
+    def _show_end(self) -> None:
+        with self._showing:
+            self._output.finish(self._outcomes())
 
     def _is_over(self) -> bool:
         try:
@@ -101,6 +108,8 @@ class Gang:
             self.replies[header["rank"]] = (header, frames)
             self._left.discard(header["rank"])
             self._on_rank_done(header["rank"], header)
+            if self._is_shown:  # the cell was stopped, and this rank has taken longer
+                self._show_end()
         elif operation == "ended":
             self._end = header
             if not self._is_running:

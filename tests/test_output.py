@@ -336,6 +336,20 @@ out.finish({0: "finished", 1: "stopped"})
     assert page(cell) == ["[0] line", "[1] line\n[1] stopped"]
 
 
+def test_a_rank_that_took_longer_to_stop_says_so_later(kernel: Notebook) -> None:
+    cell = kernel.check(
+        """
+out = make(0, 1)
+for rank in (0, 1):
+    out.handle(rank, printed("line\\n"))
+out.finish({0: "stopping", 1: "stopping"})
+out.finish({0: "replaced"})
+"""
+    )
+
+    assert page(cell) == ["[0] line\n[0] replaced", "[1] line"]
+
+
 def test_a_late_line_still_reaches_its_lane(kernel: Notebook) -> None:
     first = kernel.check(
         """

@@ -54,6 +54,7 @@ class CellOutput:
         lanes = make_lanes(ranks, labels or {}, log_paths or {})
         self._ranks = frozenset(ranks)
         self._is_quiet = quiet
+        self._can_update = publisher.can_update
         self._widgets = WidgetRelay(publisher, send or (lambda *_: None))
         self._view = _view_of(lanes, publisher)
         self._lock = threading.Lock()
@@ -109,12 +110,14 @@ class CellOutput:
     def finish(self, outcomes: Mapping[int, str] | None = None) -> None:
         """Bring the cell to its final state, the one that is saved.
 
+        Called again it shows how ranks ended that were still stopping, where that can be shown.
+
         Args:
             outcomes: How ranks ended that did not end well, in a few words, such as
                 `ValueError: no` or `interrupted`.
         """
         with self._lock:
-            if self._is_finished:
+            if self._is_finished and not self._can_update:
                 return
             self._is_finished = True
             if not self._is_quiet:

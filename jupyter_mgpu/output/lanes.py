@@ -193,10 +193,10 @@ class LanesView:
         """Bring everything to its final state."""
         for rank in list(self._clearing):
             self._clear_now(rank)
-        for rank, outcome in outcomes.items():
-            lane = self._lanes.get(rank)
+        for rank, lane in self._lanes.items():
+            outcome = outcomes.get(rank, "")
             shown = "" if outcome in WELL else outcome
-            if lane is not None and shown != lane.outcome:
+            if shown != lane.outcome:
                 lane.outcome = shown
                 if lane.slot is not None or rank in self._dirty:
                     self._dirty.add(rank)
