@@ -106,7 +106,7 @@ class Engine:
         elif header["op"] == "comm":  # in order: the next cell sees a slider as the user left it
             self.output.on_comm(header, frames)
 
-    def _on_control(self, header: Header, frames: list[Frame]) -> None:
+    def _on_control(self, header: Header, _frames: list[Frame]) -> None:
         operation = header["op"]
         if operation == "interrupt":
             self.runner.interrupt(header["task"])
@@ -154,10 +154,11 @@ class Engine:
         before = process_group.state()
         time.sleep(STILL_S)
         after = process_group.state()
-        if self.runner.running == task and after.get("importing"):
-            self._link.emit({"op": "importing", "task": task}, [])
+        if self.runner.running != task:
             return {"aborted": False}
-        if self.runner.running != task or not process_group.is_still(before, after):
+        is_importing = bool(after.get("importing"))
+        self._link.emit({"op": "importing", "task": task, "is_under_way": is_importing}, [])
+        if is_importing or not process_group.is_still(before, after):
             return {"aborted": False}
         return {"aborted": True, **process_group.abort()}
 

@@ -45,7 +45,7 @@ class EngineRecord:
     failed_starts: int = 0
     task: Task | None = None
     proven: bool | None = None
-    importing_s: float = 0.0  # when it last said that an import must not be interrupted
+    is_importing: bool = False  # by its last word its task is in an import that must not break
     rss_bytes: int | None = None
     log_start: int = 0  # where the lines of the present process begin
     doom: str | None = None  # why the owner itself ended the process
@@ -87,6 +87,7 @@ class EngineRecord:
     def take(self, task: Task) -> None:
         """Begin to work on a task."""
         self.task = task
+        self.is_importing = False
         self.state = EngineState.BUSY
         self.free.clear()
 

@@ -1,7 +1,6 @@
 """Ends what runs: interrupt, then abort its collectives, then replace its engine."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from jupyter_mgpu.engines import EngineState
@@ -14,7 +13,6 @@ ABORT_EVERY_S = 0.25
 TELL_AFTER_S = 1.5
 REPLACE_AFTER_S = 5.0
 REPLACE_IMPORT_AFTER_S = 60.0
-IMPORT_NEWS_S = 1.5
 
 
 class Escalation:
@@ -84,11 +82,11 @@ class Escalation:
         """Tell whether what is left must be replaced.
 
         An engine in the middle of importing a library, such as torch's compiler at the first
-        optimizer step, is given the time: it would stay broken if the import was cut short.
+        optimizer step, is given the time: it would stay broken if the import was cut short. Its
+        last word counts, however old: while a library is mapped it cannot speak.
         """
-        newest_s = max((engine.importing_s for engine in self._left(task)), default=0.0)
-        imports_now = time.monotonic() - newest_s < IMPORT_NEWS_S
-        return age_s >= (REPLACE_IMPORT_AFTER_S if imports_now else REPLACE_AFTER_S)
+        imports = any(engine.is_importing for engine in self._left(task))
+        return age_s >= (REPLACE_IMPORT_AFTER_S if imports else REPLACE_AFTER_S)
 
     def _tell(self, task: Task) -> None:
         left = self._left(task)

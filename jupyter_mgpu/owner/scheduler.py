@@ -191,7 +191,8 @@ class Scheduler:
             self._on_done(engine, header, frames)
             return
         if header["op"] == "importing":
-            engine.importing_s = time.monotonic()
+            if engine.task is not None and engine.task.id == header["task"]:
+                engine.is_importing = header["is_under_way"]
             return
         if header["op"] == "begun":
             self._on_begun(engine, header)
