@@ -364,10 +364,21 @@ def test_an_engine_that_dies_in_a_cell_is_replaced_and_the_loss_is_told(nb: Note
     nb.check("%%spmd\nstate")
 
 
-def test_a_cell_waits_for_tasks_and_says_for_what(nb: Notebook) -> None:
-    nb.check("import time\nslow = mgpu.parfeval(time.sleep, 3, name='slowpoke')")
+def start_slowpoke(nb: Notebook, go: Path) -> None:
+    """Occupy a rank by a task that ends when a file is there."""
+    nb.check(
+        "def wait_for(path):\n"
+        "    import pathlib, time\n"
+        "    while not pathlib.Path(path).exists(): time.sleep(0.05)\n"
+        f"slow = mgpu.parfeval(wait_for, {str(go)!r}, name='slowpoke')"
+    )
+
+
+def test_a_cell_waits_for_tasks_and_says_for_what(nb: Notebook, tmp_path: Path) -> None:
+    start_slowpoke(nb, tmp_path / "go")
     waiting = nb.submit("%%spmd\nprint('my turn')")
     nb.wait_for_output(waiting, "slowpoke")
+    (tmp_path / "go").touch()
 
     cell = nb.wait(waiting)
 
@@ -375,8 +386,8 @@ def test_a_cell_waits_for_tasks_and_says_for_what(nb: Notebook) -> None:
     assert "my turn" in cell.text
 
 
-def test_stop_while_a_cell_waits_cancels_only_the_wait(nb: Notebook) -> None:
-    nb.check("slow = mgpu.parfeval(time.sleep, 3, name='slowpoke')")
+def test_stop_while_a_cell_waits_cancels_only_the_wait(nb: Notebook, tmp_path: Path) -> None:
+    start_slowpoke(nb, tmp_path / "go")
     waiting = nb.submit("%%spmd\nprint('my turn')")
     nb.wait_for_output(waiting, "slowpoke")
     nb.stop()
@@ -385,6 +396,7 @@ def test_stop_while_a_cell_waits_cancels_only_the_wait(nb: Notebook) -> None:
 
     assert cell.ename == "KeyboardInterrupt"
     assert "my turn" not in cell.text
+    (tmp_path / "go").touch()
     assert nb.value("slow.result(10)") is None
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -357,19 +358,27 @@ def test_no_ghost_is_left_of_tasks_that_ended_in_any_way(pool: Pool) -> None:
     assert endpoint.ask(pool.owner.socket, "tasks") == []
 
 
-def test_a_slow_task_does_not_hold_others_back(pool: Pool) -> None:
-    begun = time.monotonic()
-    futures = [pool.submit(time.sleep, 1.5)] + [pool.submit(time.sleep, 0.05) for _ in range(20)]
-
-    concurrent.futures.wait(futures, 10)
-
-    assert time.monotonic() - begun < 2.5
+def wait_for_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
-def test_a_higher_priority_starts_first(pool: Pool) -> None:
-    blockers = [pool.submit(time.sleep, 0.3) for _ in pool.ranks]
+def test_a_slow_task_does_not_hold_others_back(pool: Pool, tmp_path: Path) -> None:
+    slow = pool.submit(wait_for_file, tmp_path / "go")
+    quick = [pool.submit(time.sleep, 0.01) for _ in range(20)]
+
+    done, _ = concurrent.futures.wait(quick, 30)
+
+    assert (len(done), slow.done()) == (20, False)
+    (tmp_path / "go").touch()
+    slow.result(10)
+
+
+def test_a_higher_priority_starts_first(pool: Pool, tmp_path: Path) -> None:
+    blockers = [pool.submit(wait_for_file, tmp_path / "go") for _ in pool.ranks]
     low = [pool.submit(time.sleep, 0.1) for _ in range(4)]
     high = pool.submit_task(pow, (2, 2), priority=1)
+    (tmp_path / "go").touch()
 
     high.result(10)
 
