@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 from typing import Any
 
 from jupyter_mgpu.pool import Pool
@@ -41,9 +42,11 @@ def open_pools() -> list[Pool]:
 
 
 def on_cell(result: Any) -> None:
-    """Let the pools know which names a cell of the notebook has bound; IPython calls it."""
+    """Let the pools know what a cell of the notebook has bound and loaded; IPython calls it."""
     for pool in open_pools():
         pool.sender.cell_finished(result.info.raw_cell or "", failed=not result.success)
+        if "torch" in sys.modules:
+            pool.owner.prewarm()
 
 
 def _shutdown_all() -> None:

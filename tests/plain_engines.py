@@ -213,7 +213,7 @@ def shared_pool() -> PlainPool:
 def _start_shared_pool() -> PlainPool:
     pool = PlainPool()
     atexit.register(pool.close)
-    pool.values("from jupyter_mgpu.on_engine import imports; imports.prewarm(freeze=True)")
+    pool.values("import torch, torch._dynamo, torch.distributed")
     return pool
 
 

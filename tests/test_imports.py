@@ -157,22 +157,3 @@ def test_a_library_import_inside_the_users_own_module_is_not_interrupted(tmp_pat
     )
 
     assert run_python(source, tmp_path) == "['json.tool'] True"
-
-
-def test_after_prewarming_a_training_imports_nothing(tmp_path: Path) -> None:
-    source = """
-        import sys
-        from jupyter_mgpu.on_engine import imports
-        assert not imports.prewarm(lambda: True)  # stops after the first piece
-        assert "torch._dynamo" not in sys.modules
-        assert imports.prewarm(freeze=True)
-        before = set(sys.modules)
-        import torch
-        net = torch.nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        net(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        print(sorted(set(sys.modules) - before))
-    """
-
-    assert run_python(source, tmp_path) == "[]"

@@ -15,6 +15,7 @@ from jupyter_mgpu.on_engine import (
     context,
     failure,
     guard,
+    imports,
     process_group,
     resident,
     spawning,
@@ -75,6 +76,7 @@ class Engine:
             **answers,
             "stack": self._stack,
             "status": self._status,
+            "prewarm": self._prewarm,
             "changed": lambda names: sorted(self._namespace.changed(names)),
             "summary": self._summary,
             "abort_if_still": self._abort_if_still,
@@ -145,6 +147,10 @@ class Engine:
             "frames": self.runner.main_stack(),
             "group": process_group.state(),
         }
+
+    def _prewarm(self) -> None:
+        if self.runner.running is None:  # a task imports what it needs by itself
+            imports.prewarm()
 
     def _abort_if_still(self, task: str) -> dict[str, Any]:
         """Abort the collectives of a task whose main thread does not move any more.

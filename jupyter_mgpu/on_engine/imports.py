@@ -5,14 +5,16 @@ later use of it fails until the process ends. The runner's SIGINT handler asks
 `in_protected_import` and tries again a little later; a user's own modules stay interruptible.
 """
 
+import contextlib
 import functools
-import gc
+import importlib
 import importlib.abc
 import importlib.machinery
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import TypeVar
@@ -57,6 +59,8 @@ def in_protected_import(frame: FrameType | None) -> str | None:
         The library module whose import is under way, or the `protected` function that runs;
         None if an interrupt may be raised here.
     """
+    if frame is not None and frame.f_code.co_filename == _BOOTSTRAP:
+        return "the import system"  # it may hold a lock that nobody else would ever let go
     while frame is not None:
         code = frame.f_code
         if code in _protected_codes:
@@ -69,47 +73,19 @@ def in_protected_import(frame: FrameType | None) -> str | None:
     return None
 
 
-def prewarm(should_stop: Callable[[], bool] = lambda: False, *, freeze: bool = False) -> bool:
-    """Import what the first training would import, piece by piece.
+def prewarm() -> None:
+    """Import torch in the background, so that the first cell that uses it finds it there.
 
-    Worth running on an idle engine when the kernel has torch loaded. Run it with SIGINT
-    deferred, as every protected import is.
-
-    Args:
-        should_stop: Asked between the pieces, which take up to a second each.
-        freeze: Whether to spare the garbage collector what is there at the end, which makes
-            the collections after failed cells quick. Only for an engine that has no user's
-            objects yet: cycles among what is there would never be freed.
-
-    Returns:
-        Whether all pieces ran.
+    In a thread, so that a task which comes meanwhile does not wait, unless it needs torch itself.
+    No more than torch: who needs any part of it waits for the whole, so that no two threads can
+    be inside of two parts which import each other.
     """
-    for _ in prewarm_pieces():
-        if should_stop():
-            return False
-    if freeze:
-        gc.collect()
-        gc.freeze()
-    return True
+    threading.Thread(target=_import_torch, name="mgpu-prewarm", daemon=True).start()
 
 
-def prewarm_pieces() -> Iterator[str]:
-    """Run one piece of `prewarm` per step, and name it."""
-    for name in ("torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel"):
-        importlib.import_module(name)
-        yield name
-    _step_an_optimizer()
-    yield "optimizer"
-
-
-def _step_an_optimizer() -> None:
-    import torch
-
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    parameter.grad = torch.zeros(1)
-    optimizer.step()
-    optimizer.zero_grad()
+def _import_torch() -> None:
+    with contextlib.suppress(Exception):  # the user's own import will show it
+        importlib.import_module("torch")
 
 
 class _HookFinder(importlib.abc.MetaPathFinder):

@@ -108,6 +108,12 @@ class Owner:
         """Ask a running task to end by itself."""
         self._call(self._core.request_stop, task_id)
 
+    def prewarm(self) -> None:
+        """Let idle engines import torch: call it when the kernel has it loaded."""
+        if not self._core.is_warm:
+            with contextlib.suppress(PoolClosedError):
+                self._call(self._core.prewarm)
+
     def restart(self, ranks: Sequence[int] = ()) -> None:
         """Replace the engines of some ranks (all by default)."""
         self._call(self._core.restart, ranks)
