@@ -74,3 +74,43 @@ def test_the_quickstart_trains_one_network_on_all_ranks() -> None:
 @pytest.mark.timeout(400)
 def test_the_quickstart_draws_its_figures() -> None:
     assert figures_of(execute(NOTEBOOKS / "01_quickstart.ipynb")) == 4
+
+
+@pytest.mark.timeout(400)
+def test_the_parfor_notebook_finds_a_setting_and_says_how_sure_it_is() -> None:
+    text = text_of(execute(NOTEBOOKS / "02_parfor.ipynb"))
+
+    best = re.search(r"^Best: C=[\d.]+, gamma=[\d.]+ with (\d+\.\d)%$", text, re.MULTILINE)
+    sure = re.search(r"^Accuracy between (\d+\.\d)% and (\d+\.\d)%", text, re.MULTILINE)
+    assert re.search(r"^1 engine \d+\.\d s, \d+ engines \d+\.\d s$", text, re.MULTILINE)
+    assert best is not None
+    assert float(best[1]) > 97
+    assert sure is not None
+    assert 90 < float(sure[1]) < float(sure[2]) < 100
+    assert "the same on one engine: True" in text
+
+
+@pytest.mark.timeout(400)
+def test_the_parfor_notebook_runs_a_cell_as_a_loop_and_refuses_another() -> None:
+    text = text_of(execute(NOTEBOOKS / "02_parfor.ipynb"))
+
+    right = re.search(r"^\d+ in all; (\d+) of 450 test images are right$", text, re.MULTILINE)
+    assert re.search(r"^margins +sliced output", text, re.MULTILINE)
+    assert re.search(r"^machine +temporary", text, re.MULTILINE)
+    assert [f"digit {digit}: " in text for digit in range(10)] == [True] * 10
+    assert right is not None
+    assert int(right[1]) > 0.95 * 450
+    assert "machine is a name of the notebook: False" in text
+    assert "line 2, walk.append(walk[-1] + step): `walk` collects the results" in text
+
+
+@pytest.mark.timeout(400)
+def test_the_parfor_notebook_keeps_results_and_draws_them_as_they_arrive() -> None:
+    node = execute(NOTEBOOKS / "02_parfor.ipynb")
+    text = text_of(node)
+
+    assert "in item 3 of the loop: -1" in text
+    assert re.search(r"^finished: \{0: 0\.9", text, re.MULTILINE)
+    assert "InvalidParameterError: " in text
+    assert "7 points; 9" in text
+    assert figures_of(node) == 2
