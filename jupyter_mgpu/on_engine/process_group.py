@@ -35,6 +35,7 @@ from jupyter_mgpu.on_engine.collectives.places import (
     main_thread_frame,
     main_thread_place,
 )
+from jupyter_mgpu.packing.loaded import loaded
 
 ABORT_S = 1.0
 _groups = EngineGroups()
@@ -243,6 +244,9 @@ def forget_tracebacks(shell: Any = None) -> None:
         shell._last_traceback = None  # noqa: SLF001  IPython has no other way to drop it
     gc.collect()
     _groups.bury()
+    torch = loaded("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # else the engine would keep what a stopped training had
 
 
 __all__ = [

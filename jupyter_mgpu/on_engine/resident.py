@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_mgpu.packing.loaded import loaded
+
 
 def count_bytes(*namespaces: Mapping[str, Any]) -> int:
     """Count the bytes of values, roughly: arrays and tensors by their data, others by themselves.
@@ -26,7 +28,7 @@ def _size(value: Any) -> int:
 
 
 def _gpu_bytes() -> int:
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
     return sum(torch.cuda.memory_allocated(place) for place in range(torch.cuda.device_count()))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jupyter_mgpu.on_engine import imports
+from jupyter_mgpu.packing.loaded import loaded
 
 _torch_seed: int | None = None  # of the item that runs now
 _is_hooked = False
@@ -43,8 +44,8 @@ def seed_item(seed: int, index: int) -> None:
     random.seed(words[:8].tobytes())
     np.random.seed(words[8:14])
     _torch_seed = int.from_bytes(words[14:].tobytes(), "little") >> 1
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "default_generator"):
+    torch = loaded("torch")
+    if torch is not None:
         _seed_torch(torch)
     elif not _is_hooked:
         _hook_torch()
@@ -65,8 +66,8 @@ def _seed_torch(torch: Any) -> None:
 
 
 def _torch_states() -> tuple[Any, list[Any]]:
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "default_generator"):
+    torch = loaded("torch")
+    if torch is None:
         return None, []
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return torch.default_generator.get_state(), on_gpus

@@ -4,6 +4,8 @@ import sys
 import weakref
 from typing import Any
 
+from jupyter_mgpu.packing.loaded import loaded
+
 
 class HandleTable:
     """Numbers objects without keeping them alive.
@@ -58,7 +60,7 @@ def is_leaf(obj: Any) -> bool:
 
 def is_tensor(obj: Any) -> bool:
     """Tell whether an object is a tensor of any class."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     return torch is not None and isinstance(obj, torch.Tensor)
 
 

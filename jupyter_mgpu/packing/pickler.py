@@ -11,6 +11,7 @@ import cloudpickle
 from cloudpickle.cloudpickle import _should_pickle_by_reference
 
 from jupyter_mgpu.packing import classes, exceptions, functions, tensors
+from jupyter_mgpu.packing.loaded import loaded
 
 _table: dict[Any, Any] = {}
 _num_registered = -1
@@ -48,7 +49,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle is untyp
         self.sources_sent: set[str] = set()
         self.storages = tensors.Storages(compact)
         # An object of torch's exists only where torch was imported.
-        self._torch = sys.modules.get("torch")
+        self._torch = loaded("torch")
         self._tensor_type = getattr(self._torch, "Tensor", None)
 
     def reducer_override(self, obj: Any) -> Any:
