@@ -166,3 +166,14 @@ def test_override_of_create_comm_makes_widgets_in_the_notebook(nb: Notebook) -> 
     nb.check(DISPLAYED + "import ipywidgets\nslider = ipywidgets.IntSlider(value=3)")
 
     assert nb.value("len(get_ipython().kernel.comm_manager.comms)") >= before + 3
+
+
+def test_override_of_syntax_tb_shows_our_syntax_errors_without_frames(nb: Notebook) -> None:
+    refused = nb.run("%%parfor i in range(3)\nbreak")
+    plain = nb.run("exec('a b')")
+
+    assert refused.ename == "LoopBodyError"
+    assert "line 2\n    break\n    ^\nbreak ends the loop" in refused.traceback
+    assert "run_code" not in refused.traceback
+    assert plain.ename == "SyntaxError"
+    assert "exec(" in plain.traceback

@@ -24,6 +24,7 @@ numbers = t = torch.zeros(6, 3, dtype=torch.float64)
 # --- what a loop gives --------------------------------------------------------------------
 
 
+@pytest.mark.oldest
 def test_slices_of_lists_dicts_arrays_and_tensors_are_written_in_place(nb: Notebook) -> None:
     nb.check("""
 import numpy as np
@@ -88,6 +89,7 @@ def test_names_that_the_cell_assigns_do_not_appear_in_the_kernel(nb: Notebook) -
         ("i, x in enumerate((c for c in 'ab'), start=4)", [(4, "a"), (5, "b")]),
         ("i, x in {1: '--seed', 2: ' --y'}.items()", [(1, "--seed"), (2, " --y")]),
         ("i, (x, *_) in zip(range(2), ['ab', 'cd'])", [(0, "a"), (1, "c")]),
+        ("i, x in [('#', 1)] --seed 1  # --chunk 0", [("#", 1)]),
         ("for i, x in pairs():", [(0, "p"), (1, "q")]),
         ("--workers 1 i, x in [(7, 'z')] --seed=1 --chunk 3", [(7, "z")]),
         ("i, x in []", []),
@@ -375,6 +377,17 @@ def test_a_stop_leaves_the_names_as_they_were(nb: Notebook, options: str) -> Non
     assert nb.value("len(kept['found']) == kept['total'] - 100 >= 2")
     nb.check("%%parfor i in range(3)\ntotal += 1")
     assert nb.value("total") == 103
+
+
+def test_an_engine_runs_a_loop_itself(nb: Notebook) -> None:
+    nb.check("%%spmd\n%load_ext jupyter_mgpu\nmine = rank")
+
+    cell = nb.check(
+        "%%spmd\nget_ipython().run_cell_magic('parfor', 'i in range(3)', 'mine += 10')\nmine"
+    )
+
+    assert "rank 0 (CPU): 30" in cell.text
+    assert "rank 1 (CPU): 31" in cell.text
 
 
 def test_the_item_is_named_on_which_an_engine_died(nb: Notebook) -> None:

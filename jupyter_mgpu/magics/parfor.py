@@ -16,8 +16,8 @@ from jupyter_mgpu.output import notices
 from jupyter_mgpu.start import pool_named
 
 _OPTION_BEFORE = re.compile(r"\s*(--explain(?!\S)|--\w+(?:=|\s+)\S+)")
-# Up to the first option that does not stand in a text.
-_HEADER = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|(?!(?<!\S)--[a-z]).)*""")
+# Up to the first option or comment that does not stand in a text.
+_HEADER = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|(?!(?<!\S)--[a-z]|#).)*""")
 _MAX_NAME = 40
 
 
@@ -63,4 +63,4 @@ def _split(line: str) -> tuple[str, str]:
         line = line[found.end() :]
     header = _HEADER.match(line)
     end = header.end() if header else 0
-    return line[:end].strip(), " ".join([*words, line[end:]])
+    return line[:end].strip(), " ".join([*words, line[end:].partition("#")[0]])
