@@ -52,6 +52,16 @@ def pool(_pool) -> Iterator:
 
 
 @pytest.fixture(scope="module")
+def trio() -> Iterator:
+    """Three CPU engines that train."""
+    from jupyter_mgpu.start import parpool
+
+    pool = parpool(3, name="trio")
+    yield pool
+    pool.shutdown(wait_for_tasks=False)
+
+
+@pytest.fixture(scope="module")
 def nb() -> Iterator:
     """A notebook with the extension loaded and a pool of two CPU engines."""
     from notebooks import notebook

@@ -29,13 +29,18 @@ class TrainingView:
         place: The cell.
         name: What the training is called.
         environment: What it runs on, in words.
+        is_quiet: Show nothing.
     """
 
-    def __init__(self, place: Publisher, name: str, environment: str) -> None:
+    def __init__(
+        self, place: Publisher, name: str, environment: str, *, is_quiet: bool = False
+    ) -> None:
+        self._is_quiet = is_quiet
         self._place = place
         self._bar = ProgressBar(place, name)
         self._environment = environment
         self._id = f"mgpu-{uuid.uuid4().hex}"
+        self._notes: list[str] = []
         self._rows: list[dict[str, Any]] = []
         self._done: tuple[int, int | None] = (0, None)
         self._shown_s = 0.0
@@ -52,11 +57,17 @@ class TrainingView:
             if time.monotonic() - self._shown_s >= UPDATE_S:
                 self._show()
 
+    def note(self, sentence: str) -> None:
+        """Take a sentence that stands above the table."""
+        with self._lock:
+            self._notes.append(sentence)
+
     def progress(self, step: int, total: int | None) -> None:
         """Take how far it is."""
         with self._lock:
             self._done = (step, total)
-            self._bar.update(step, total)
+            if not self._is_quiet:
+                self._bar.update(step, total)
 
     def finish(self, outcome: str) -> None:
         """Bring it to the state that is saved.
@@ -64,15 +75,20 @@ class TrainingView:
         Args:
             outcome: Why the training ended, in words.
         """
+        if self._is_quiet:
+            return
         with self._lock:
-            if self._rows:
+            if self._rows or self._notes:
                 self._show(outcome)
             step, total = self._done
             self._bar.finish(step, total, 0, "" if step == total else "ended")
 
     def _show(self, outcome: str = "") -> None:
         self._shown_s = time.monotonic()
-        text = f"Training on {self._environment}.\n{text_table(_cells(self._rows))}"
+        lines = [f"Training on {self._environment}.", *self._notes]
+        text = (
+            "\n".join([*lines, text_table(_cells(self._rows))]) if self._rows else "\n".join(lines)
+        )
         if outcome:
             text += f"\nTraining ended: {outcome}."
         with contextlib.suppress(Exception):  # a front end that went away

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.training import here
 from jupyter_mgpu.training.on_pool import PoolTraining
-from jupyter_mgpu.training.places import choose_ranks
+from jupyter_mgpu.training.places import choose_ranks, demand_net, is_here
 
 
 def train(
@@ -23,6 +22,8 @@ def train(
 ) -> Any:
     """Train a network; with another word in the options, on all GPUs.
 
+    Provisional: its options may still change; a network must fit on each rank's device.
+
     The network that is given is not changed: a trained copy is returned. For any number of ranks
     the batches, the losses and the result are those of one device, up to rounding.
 
@@ -32,7 +33,7 @@ def train(
     Args:
         net: A `torch.nn.Module`.
         data: `(inputs, targets)`, tensors or arrays of equal length; a Dataset whose samples are
-            such pairs; or a DataLoader, whose settings are taken over but for its batch size.
+            such pairs; or a DataLoader, whose settings are taken over.
         loss: `loss(output, target)`, the mean over the samples, such as `nn.CrossEntropyLoss()`.
         options: How; see `TrainingOptions`.
         pool: Where "multi-gpu" and "parallel" train; the current pool by default, started with
@@ -56,22 +57,16 @@ def train(
     options = options or TrainingOptions()
     _check(net, loss)
     name = name or f"train {type(net).__name__}"
-    if options.execution_environment in ("auto", "cpu", "gpu"):
+    if is_here(options):
         if wait or context.current() is not None:
             return here.train(net, data, loss, options, name)
         return here.train_in_background(net, data, loss, options, name, pool)
-    if context.current() is not None:
-        raise MgpuError(
-            f"execution_environment is {options.execution_environment!r}, but this runs on an "
-            "engine, which has no pool of its own. Use 'gpu' or 'auto' there."
-        )
     training = PoolTraining(choose_ranks(pool, options), net, data, loss, options, name)
     return training.run() if wait else training.start()
 
 
 def _check(net: Any, loss: Any) -> None:
-    if not hasattr(net, "state_dict") or not callable(net):
-        raise TypeError(f"A torch.nn.Module was expected, but net is a {type(net).__name__}.")
+    demand_net(net)
     if not callable(loss):
         raise TypeError(
             f"A function of output and target was expected, but loss is a {type(loss).__name__}."

@@ -10,8 +10,8 @@ from typing import Any
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
-from jupyter_mgpu.on_engine.training.loop import Watcher
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.output import publisher
 from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.pool import Pool
@@ -24,13 +24,19 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
     if context.current() is not None:
         watcher = Watcher(context.report, context.stop_requested)
         return train_alone(net, data, loss, options, device, watcher)
-    view = TrainingView(publisher.capture(), name, device)
+    view = TrainingView(publisher.capture(), name, device, is_quiet=not options.verbose)
     stopped = threading.Event()
-    watcher = Watcher(stop_requested=stopped.is_set, show=view.row, progress=view.progress)
-    with _first_stop_sets(stopped):
-        trained, history = train_alone(net, data, loss, options, device, watcher)
-    history.environment = device
-    view.finish(history.stopped)
+    watcher = Watcher(
+        stop_requested=stopped.is_set, show=view.row, progress=view.progress, note=view.note
+    )
+    outcome = "failed"
+    try:
+        with _first_stop_sets(stopped):
+            trained, history = train_alone(net, data, loss, options, device, watcher)
+        history.environment = device
+        outcome = history.stopped
+    finally:
+        view.finish(outcome)
     return trained, history
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.client import pack_call
 from jupyter_mgpu.errors import EngineDiedError
-from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.gangs import Gang
 from jupyter_mgpu.on_engine.training.checkpoints import found
 from jupyter_mgpu.on_engine.training.entry import back_to, train_on_rank
@@ -19,9 +19,12 @@ from jupyter_mgpu.output import notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.training.calls import prepare_call
 from jupyter_mgpu.training.places import PoolPlace
 from jupyter_mgpu.wire import Frame, Header
 
+MUCH_EXCHANGE = 0.3
+"""From here on a word is said about it."""
 STOPPING = "stops after this step; a second Stop interrupts"
 
 
@@ -51,8 +54,9 @@ class PoolTraining:
         self._net = net
         self._options = options
         self._cell = publisher.capture()
-        self._view = TrainingView(self._cell, name, place.words)
+        self._view = TrainingView(self._cell, name, place.words, is_quiet=not options.verbose)
         self._gang: _TrainingGang | None = None
+        self._is_stop_wanted = False
         submission = self._pool.submission
         self._future = TaskFuture(submission.next_id("train"), name, self, datetime.now(UTC))
         self._call = (net, data, loss), (place.trainers, place.loads)
@@ -90,6 +94,8 @@ class PoolTraining:
             history.environment = self._place.words
             trained = _copy_with(self._net, state)
             outcome = history.stopped
+            if history.exchange_share > MUCH_EXCHANGE:
+                self._view.note(_hint(history.exchange_share))
         except BaseException as error:
             self._settle(error=error)
             raise
@@ -117,21 +123,12 @@ class PoolTraining:
         return replace(self._options, resume=True) if has_one else self._options
 
     def _run_once(self) -> tuple[dict[str, Any], History]:
-        pool = self._pool
-        header = {"kind": "call"}
-        task = pool.submission.new_gang(
-            self._future.name, pool.ranks, header, list(self._frames), None
-        )
-        output = CellOutput(
-            pool.ranks,
-            self._cell,
-            log_paths={rank: str(pool.owner.engines[rank].log) for rank in pool.ranks},
-            labels={rank: pool.device(rank) for rank in pool.ranks},
-            send=pool.owner.post,
-        )
-        self._gang = _TrainingGang(self, task, output)
-        self._gang.run()
-        _, frames = self._gang.replies[self._place.trainers[0]]
+        call = prepare_call(self._pool, self._future.name, self._frames, self._cell)
+        self._gang = gang = _TrainingGang(self, *call)
+        if self._future.cancelled():
+            raise CancelledError
+        gang.run()
+        _, frames = gang.replies[self._place.trainers[0]]
         state, history = packing.unpack(frames)
         return state, history
 
@@ -145,6 +142,10 @@ class PoolTraining:
             future._is_running = True  # noqa: SLF001 - the future's own side of the pool
         elif header["op"] == "report":
             future.metrics.append({"step": header["step"], **header["metrics"]})
+            if self._is_stop_wanted:  # since before there was a task to tell it to
+                self.request_stop(future.id)
+        elif header["op"] == "note":
+            self._view.note(header["text"])
         elif header["op"] == "row":
             self._view.row(header["row"])
         elif header["op"] == "progress":
@@ -168,6 +169,7 @@ class PoolTraining:
 
     def request_stop(self, task_id: str) -> None:  # noqa: ARG002 - as above
         """Ask the training to end after its step, with the network as it is."""
+        self._is_stop_wanted = True
         if self._gang is not None:
             self._pool.owner.request_stop(self._gang.id)
 
@@ -191,13 +193,20 @@ class _TrainingGang(Gang):
         return super().listen(header, frames)
 
     def on_stop(self) -> bool:
-        """Ask the ranks to end by themselves, the first time."""
-        if self._was_asked:
+        """Ask the ranks to end by themselves, the first time; a wait for them ends at once."""
+        if self._was_asked or not self._is_running:
             return False
         self._was_asked = True
         self._training.request_stop(self.id)
         self._show(STOPPING)
         return True
+
+
+def _hint(share: float) -> str:
+    return (
+        f"The ranks spent {share:.0%} of the time in exchange and waiting for each other. Small "
+        "networks and batches are quicker on one device; a larger mini_batch_size helps."
+    )
 
 
 def _copy_with(net: Any, state: dict[str, Any]) -> Any:

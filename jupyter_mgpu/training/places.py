@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
@@ -31,6 +34,33 @@ class PoolPlace:
             return f"rank {self.trainers[0]} of the pool {self.pool.name!r} ({devices[0]})"
         kind = "CPU engines" if devices[0] == "CPU" else "GPUs"
         return f"{len(devices)} {kind} of the pool {self.pool.name!r}"
+
+
+def demand_net(net: Any) -> None:
+    """Refuse what is no network.
+
+    Raises:
+        TypeError: It says what it is.
+    """
+    if not hasattr(net, "state_dict") or not callable(net):
+        raise TypeError(f"A torch.nn.Module was expected, but net is a {type(net).__name__}.")
+
+
+def is_here(options: TrainingOptions) -> bool:
+    """Tell whether the options ask for this very process.
+
+    Raises:
+        MgpuError: If they ask for a pool, and this is an engine of one.
+    """
+    environment = options.execution_environment
+    if environment in ("auto", "cpu", "gpu"):
+        return True
+    if context.current() is not None:
+        raise MgpuError(
+            f"execution_environment is {environment!r}, but this runs on an engine, which has no "
+            "pool of its own. Use 'gpu' or 'auto' there."
+        )
+    return False
 
 
 def choose_ranks(pool: Pool | None, options: TrainingOptions) -> PoolPlace:

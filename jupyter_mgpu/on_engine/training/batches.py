@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_mgpu.on_engine import seeds
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks, split
 
 _EPOCH_STRIDE = 1_000_003  # a prime: seeds of other epochs and of other trainings differ
@@ -19,6 +21,9 @@ class Order:
         batch_size: Samples per batch, over all ranks together.
         shuffle: "every-epoch", "once" or "never".
         drop_last: Leave out the partial batch at the end, unless it is the only one.
+        seed: Of the order.
+        ranks: Who shares the batches.
+        sampler: A DataLoader's own order, or None.
     """
 
     num_rows: int
@@ -26,6 +31,8 @@ class Order:
     shuffle: str
     drop_last: bool
     seed: int
+    ranks: Ranks
+    sampler: Any = None
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -39,17 +46,45 @@ class Order:
             number: The epoch, from 0.
             skip: So many batches are left out at the start, as a resumed training has seen them.
         """
+        rows = self._sampled(number) if self.sampler is not None else self._shuffled(number)
+        for place in range(skip, len(self)):
+            yield rows[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def seed_of(self, epoch: int) -> int:
+        """Return the seed of what is random in an epoch."""
+        return self.seed * _EPOCH_STRIDE + epoch
+
+    def _shuffled(self, epoch: int) -> Any:
         import torch
 
         if self.shuffle == "never":
-            rows = torch.arange(self.num_rows)
-        else:
-            stream = torch.Generator()
-            epoch = number if self.shuffle == "every-epoch" else 0
-            stream.manual_seed(self.seed * _EPOCH_STRIDE + epoch)
-            rows = torch.randperm(self.num_rows, generator=stream)
-        for place in range(skip, len(self)):
-            yield rows[place * self.batch_size : (place + 1) * self.batch_size]
+            return torch.arange(self.num_rows)
+        # Another epoch, another order, unless one is asked for.
+        seed = self.seed_of(epoch if self.shuffle == "every-epoch" else 0)
+        stream = torch.Generator().manual_seed(seed)
+        return torch.randperm(self.num_rows, generator=stream)
+
+    def _sampled(self, epoch: int) -> Any:
+        """Ask the sampler, on one rank: others might draw other numbers."""
+        import torch
+
+        with seeds.preserved():
+            seeds.seed_item(self.seed_of(epoch), 0)
+            rows = list(self.sampler) if self.ranks.is_first else None
+        return torch.tensor(self.ranks.gather(rows)[0])
+
+
+def order_of(num_rows: int, options: TrainingOptions, ranks: Ranks, sampler: Any = None) -> Order:
+    """Return the order that the options ask for."""
+    return Order(
+        num_rows,
+        options.batch_size,
+        options.shuffle or "every-epoch",
+        options.drops_last,
+        options.seed,
+        ranks,
+        sampler,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
 """Where a training starts in a process: alone, or as one of several ranks."""
 
+import contextlib
 import copy
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine import context, seeds
+from jupyter_mgpu.on_engine.training import telling
 from jupyter_mgpu.on_engine.training.history import History
-from jupyter_mgpu.on_engine.training.loop import Training, Watcher
+from jupyter_mgpu.on_engine.training.loop import Training
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
-
-PROGRESS_S = 0.2
+from jupyter_mgpu.on_engine.training.sources import resolved
+from jupyter_mgpu.on_engine.training.watching import Watcher
 
 Trained = tuple[dict[str, Any], History]
 """The network's state, and how it went."""
@@ -32,8 +34,9 @@ def train_alone(
         The trained copy, on the device where the given network was; and the history.
     """
     trained = copy.deepcopy(net)
-    training = Training(trained, data, loss, options, Ranks(0, (1.0,), device), watcher)
-    trained.load_state_dict(training.run())
+    with seeds.preserved():  # the notebook's random numbers are its own
+        training = Training(trained, data, loss, options, Ranks(0, (1.0,), device), watcher)
+        trained.load_state_dict(training.run())
     return back_to(trained, net), training.history
 
 
@@ -87,44 +90,69 @@ def train_on_rank(
         On the first trainer the state on the CPU, and the history; None on the others.
     """
     engine = context.require()
-    group = _make_group(trainers, engine.world_size)
-    if engine.rank not in trainers:
-        return None
-    place = trainers.index(engine.rank)
-    equal = tuple(1 / len(trainers) for _ in trainers)
-    ranks = Ranks(place, loads or equal, engine.device, group)
-    if not loads:
-        ranks = replace(ranks, loads=_measured_loads(net, data, loss, options, ranks))
+    with _group(trainers, engine.world_size) as group:
+        if engine.rank not in trainers:
+            return None
+        place = trainers.index(engine.rank)
+        equal = tuple(1 / len(trainers) for _ in trainers)
+        ranks = Ranks(place, loads or equal, engine.device, group)
+        if not loads:
+            ranks = replace(ranks, loads=_measured_loads(net, data, loss, options, ranks))
+        with seeds.preserved():
+            return _train_as_one_of(net, data, loss, options, ranks, is_measured=not loads)
+
+
+def _train_as_one_of(
+    net: Any, data: Any, loss: Any, options: TrainingOptions, ranks: Ranks, *, is_measured: bool
+) -> Trained | None:
     # The others do not report: the ranks' numbers are the same.
     watcher = Watcher(
         report=context.report if ranks.is_first else Watcher().report,
         stop_requested=context.stop_requested,
-        show=_send_row,
-        progress=_Progress().tell,
+        show=telling.send_row,
+        progress=telling.Progress().tell,
+        note=telling.send_note,
     )
     training = Training(net, data, loss, options, ranks, watcher)
+    if is_measured:
+        shares = ", ".join(f"{load:.0%}" for load in ranks.loads)
+        training.note(f"worker_load='auto': the ranks take {shares} of each batch, as measured.")
     state = training.run()
     return (_on_cpu(state), training.history) if ranks.is_first else None
 
 
-def _make_group(trainers: tuple[int, ...], world_size: int) -> Any:
+@contextlib.contextmanager
+def _group(trainers: tuple[int, ...], world_size: int) -> Iterator[Any]:
     """Make the process group of those that train; None for the default one, or for none."""
     if len(trainers) == 1:
-        return None
+        yield None
+        return
     import torch.distributed as dist
 
     if not dist.is_initialized():
         dist.init_process_group()
-    return None if len(trainers) == world_size else dist.new_group(list(trainers))
+    if len(trainers) == world_size:
+        yield None
+        return
+    group = dist.new_group(list(trainers))
+    yield group  # after an error the engine ends all groups
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.destroy_process_group(group)
 
 
 def _measured_loads(
     net: Any, data: Any, loss: Any, options: TrainingOptions, ranks: Ranks
 ) -> tuple[float, ...]:
     """Let each rank take as much of a batch as it is quick."""
-    size = max(1, options.mini_batch_size // ranks.world_size)
+    size = max(1, resolved(options, data, ranks).batch_size // ranks.world_size)
     alone = replace(
-        options, mini_batch_size=size, accumulate=1, scale=None, resume=None, compile=False
+        options,
+        mini_batch_size=size,
+        accumulate=1,
+        scale=None,
+        resume=None,
+        compile=False,
+        log_dir=None,
     )
     own = Ranks(0, (1.0,), ranks.device)
     trial = Training(copy.deepcopy(net), data, loss, alone, own, Watcher())
@@ -134,26 +162,3 @@ def _measured_loads(
 
 def _on_cpu(state: dict[str, Any]) -> dict[str, Any]:
     return {k: v.cpu() if hasattr(v, "cpu") else v for k, v in state.items()}
-
-
-def _send_row(row: dict[str, Any]) -> None:
-    engine = context.require()
-    if engine.task is not None:
-        engine.emit({"op": "row", "task": engine.task.id, "row": row}, [])
-
-
-class _Progress:
-    """Tells the notebook how far the training is, a few times per second."""
-
-    def __init__(self) -> None:
-        self._told_s = 0.0
-
-    def tell(self, step: int, total: int | None) -> None:
-        now_s = time.monotonic()
-        engine = context.require()
-        if engine.task is None or (now_s - self._told_s < PROGRESS_S and step != total):
-            return
-        self._told_s = now_s
-        value = step / total if total else None
-        header = {"op": "progress", "value": value, "step": step, "total": total}
-        engine.emit({**header, "task": engine.task.id}, [])

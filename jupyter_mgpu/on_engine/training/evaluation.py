@@ -1,26 +1,32 @@
-"""Loss and metrics over data that is not trained on, and predictions in order."""
+"""Runs a network on a batch; loss and metrics over data that is not trained on."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
-from jupyter_mgpu.on_engine.training.sources import make_source, to_device
+from jupyter_mgpu.on_engine.training.sources import in_order, make_source, to_device
 
 Metric = Callable[[Any, Any], Any]
 
 
 def accuracy(output: Any, target: Any) -> Any:
     """Return the share of samples whose largest output is the target's class."""
-    return (output.argmax(1) == target).float().mean()
+    return (output.argmax(1) == target).double().mean()
 
 
 METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
 
 
+def is_collector(metric: Any) -> bool:
+    """Tell whether a metric collects all data before it has a value, as torchmetrics' do."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
+
+
 def chosen_metrics(options: TrainingOptions) -> dict[str, Metric]:
-    """Return the metrics that the options ask for, by name.
+    """Return the metrics that are averaged over samples, by name.
 
     Raises:
         ValueError: If one is not known by its name alone.
@@ -29,7 +35,7 @@ def chosen_metrics(options: TrainingOptions) -> dict[str, Metric]:
     if isinstance(asked, str):
         asked = (asked,)
     if isinstance(asked, Mapping):
-        return dict(asked)
+        return {name: metric for name, metric in asked.items() if not is_collector(metric)}
     unknown = [name for name in asked if name not in METRICS]
     if unknown:
         raise ValueError(
@@ -37,6 +43,35 @@ def chosen_metrics(options: TrainingOptions) -> dict[str, Metric]:
             "Give a dict of names and functions of (output, target)."
         )
     return {name: METRICS[name] for name in asked}
+
+
+def chosen_collectors(options: TrainingOptions) -> dict[str, Any]:
+    """Return the metrics that collect all validation data before they have a value, by name.
+
+    Raises:
+        ValueError: If there is no validation data for them.
+    """
+    asked = options.metrics
+    items = asked.items() if isinstance(asked, Mapping) else ()
+    found = {name: metric for name, metric in items if is_collector(metric)}
+    if found and options.validation is None:
+        raise ValueError(
+            f"The metric {next(iter(found))!r} has update() and compute(): it is measured on all "
+            "of the validation data, but there is none. Give validation=, or a function."
+        )
+    return found
+
+
+@contextlib.contextmanager
+def evaluating(net: Any) -> Iterator[None]:
+    """Let a network, and each part of it, be in evaluation mode."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class Forward:
@@ -73,47 +108,77 @@ class Forward:
         )
 
 
-def evaluate(
-    net: Any,
-    data: Any,
-    loss: Any,
-    options: TrainingOptions,
-    ranks: Ranks,
-    forward: Forward,
-) -> dict[str, float]:
-    """Measure loss and metrics over all of the data; every rank takes its share.
+class Evaluation:
+    """Loss and metrics over all of the validation data; every rank takes its share.
 
-    Returns:
-        `loss` and the metrics by name; the same on all ranks.
+    Args:
+        loss: Takes output and target, returns the mean over its samples.
+        options: With the data.
+        ranks: Who shares it.
+        forward: Runs the network.
+
+    Raises:
+        ValueError: If the data has no samples.
     """
-    import torch
 
-    source = make_source(
-        data,
-        ranks,
-        batch_size=options.mini_batch_size,
-        shuffle="never",
-        drop_last=False,
-        seed=0,
-        num_workers=options.num_workers,
-    )
-    metrics = chosen_metrics(options)
-    sums = torch.zeros(2 + len(metrics), dtype=torch.float64, device=ranks.device)
-    was_training = net.training
-    net.eval()
-    with torch.no_grad():
-        for step in source.epoch(0):
-            for part in (part for part in step if part.num_rows):
-                output, target = forward(net, part.batch)
-                found = [
-                    loss(output, target),
-                    *(metric(output, target) for metric in metrics.values()),
-                ]
-                values = [1.0, *(float(value) for value in found)]
-                sums += part.num_rows * sums.new_tensor(values)
-    net.train(was_training)
-    ranks.sum(sums)
-    rows, *totals = sums.tolist()
-    if not rows:
-        raise ValueError("The validation data has no samples.")
-    return dict(zip(("loss", *metrics), (total / rows for total in totals), strict=True))
+    def __init__(self, loss: Any, options: TrainingOptions, ranks: Ranks, forward: Forward) -> None:
+        self._loss = loss
+        self._ranks = ranks
+        self._forward = forward
+        self._metrics = chosen_metrics(options)
+        self._collectors = chosen_collectors(options)
+        for collector in self._collectors.values():
+            # Each of them gets the data of all ranks, so there is nothing to add up.
+            with contextlib.suppress(AttributeError):
+                collector.sync_on_compute = False
+        self._source = make_source(options.validation, ranks, in_order(options), "validation data")
+
+    def measure(self, net: Any) -> dict[str, float]:
+        """Return `loss` and the metrics by name; the averages are the same on all ranks.
+
+        Raises:
+            ValueError: If the data has no samples.
+        """
+        import torch
+
+        sums = torch.zeros(2 + len(self._metrics), dtype=torch.float64, device=self._ranks.device)
+        with torch.no_grad(), evaluating(net):
+            for step in self._source.epoch(0):
+                for part in step:
+                    found = self._forward(net, part.batch) if part.num_rows else None
+                    if found is not None:
+                        sums += part.num_rows * sums.new_tensor([1.0, *self._values(*found)])
+                    self._collect(found)
+        self._ranks.sum(sums)
+        rows, *totals = sums.tolist()
+        if not rows:
+            raise ValueError("The validation data has no samples.")
+        averages = zip(("loss", *self._metrics), (total / rows for total in totals), strict=True)
+        return {**dict(averages), **self._computed()}
+
+    def _values(self, output: Any, target: Any) -> list[float]:
+        metrics = self._metrics.values()
+        return [
+            float(value)
+            for value in (
+                self._loss(output, target),
+                *(metric(output, target) for metric in metrics),
+            )
+        ]
+
+    def _collect(self, found: tuple[Any, Any] | None) -> None:
+        """Give the first rank's collectors what all ranks have computed, in the data's order."""
+        if not self._collectors:
+            return
+        for share in self._ranks.gather(found and to_device(found, "cpu")):
+            if share is not None and self._ranks.is_first:
+                for collector in self._collectors.values():
+                    collector.update(*share)
+
+    def _computed(self) -> dict[str, float]:
+        if not self._ranks.is_first:
+            return {}
+        values = {name: float(metric.compute()) for name, metric in self._collectors.items()}
+        for collector in self._collectors.values():
+            collector.reset()
+        return values

@@ -14,6 +14,9 @@ class History:
         stopped: Why it ended, in words.
         environment: What it ran on, in words.
         seconds: How long it took.
+        exchange_share: How much of that went into the exchange between ranks, waiting for slower
+            ones included; 0 on one device.
+        notes: How the options were read.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -21,6 +24,8 @@ class History:
     stopped: str = ""
     environment: str = ""
     seconds: float = 0.0
+    exchange_share: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[float]:
         """Return one curve, such as `history["loss"]`.

@@ -28,10 +28,12 @@ class TrainingOptions:
             function that takes the optimizer and returns a torch scheduler; it steps per epoch.
         warm_up: Steps in which the rate rises linearly from 0.
         max_epochs: How often all data is seen.
-        mini_batch_size: Samples per step, over all ranks together.
+        strategy: "ddp": every rank holds the whole network. Others are not built yet.
+        mini_batch_size: Samples per step, over all ranks together; a DataLoader's own, else 128.
         scale: "linear" multiplies the batch and the rate by the number of ranks, with a warm-up.
-        shuffle: "every-epoch", "once", "never"; the same order for any number of ranks.
-        drop_last: Leave out the partial batch at an epoch's end.
+        shuffle: "every-epoch", "once", "never"; the same order for any number of ranks. A
+            DataLoader's own sampler, else "every-epoch".
+        drop_last: Leave out the partial batch at an epoch's end; a DataLoader's own, else True.
         seed: Of the order, dropout and whatever else is random.
         worker_load: Which ranks compute, and how much: a fraction or number of them, or one
             weight per rank; "auto" measures. All of them equally by default.
@@ -44,10 +46,13 @@ class TrainingOptions:
         find_unused_parameters: Allow parameters that a step does not use.
         forward: `forward(net, batch) -> (output, target)`, where a batch is not (input, target).
         metrics: Functions of (output, target) by name, averaged over samples; or "accuracy".
+            Objects with update, compute and reset (torchmetrics) measure the validation data.
         validation: Data as for training.
         validation_frequency: Steps between validations; once per epoch by default.
         validation_patience: End after so many validations without a better loss.
         output_network: "best-validation" or "last"; "auto" is the first where there is validation.
+        average_decay: Keep a moving average of the weights, with this decay, such as 0.999; it is
+            what is validated and returned.
         callbacks: Called as `callback(info)` on rank 0 after each step; True ends the training.
         on_bad_loss: A loss that is not finite: "raise", "stop", or "skip" the step.
         checkpoint_folder: Where checkpoints are kept, on a file system that rank 0 can write.
@@ -57,7 +62,7 @@ class TrainingOptions:
         max_restarts: How often a training on a pool starts again when an engine dies, from the
             newest checkpoint.
         log_dir: Where TensorBoard's events go.
-        verbose: Show the table of steps.
+        verbose: Show how far it is, and the table of steps.
         verbose_frequency: Steps between its rows.
     """
 
@@ -69,10 +74,11 @@ class TrainingOptions:
     schedule: str | Callable[[Any], Any] = "none"
     warm_up: int | None = None
     max_epochs: int = 30
-    mini_batch_size: int = 128
+    strategy: str = "ddp"
+    mini_batch_size: int | None = None
     scale: Literal["linear"] | None = None
-    shuffle: str = "every-epoch"
-    drop_last: bool = True
+    shuffle: str | None = None
+    drop_last: bool | None = None
     seed: int = 0
     worker_load: float | int | Sequence[float] | str | None = None
     num_workers: int = 0
@@ -88,6 +94,7 @@ class TrainingOptions:
     validation_frequency: int | None = None
     validation_patience: float = math.inf
     output_network: str = "auto"
+    average_decay: float | None = None
     callbacks: Sequence[Callable[[Any], Any]] = ()
     on_bad_loss: str = "raise"
     checkpoint_folder: str | Path | None = None
@@ -106,7 +113,7 @@ class TrainingOptions:
             ValueError: It names the option, its value and what it may be.
         """
         _one_of("execution_environment", self.execution_environment, ENVIRONMENTS)
-        _one_of("shuffle", self.shuffle, SHUFFLES)
+        _one_of("shuffle", self.shuffle, (None, *SHUFFLES))
         _one_of("scale", self.scale, (None, "linear"))
         _one_of("precision", self.precision, ("float32", "bf16", "fp16"))
         _one_of("output_network", self.output_network, ("auto", "best-validation", "last"))
@@ -115,8 +122,11 @@ class TrainingOptions:
             _one_of("optimizer", self.optimizer, OPTIMIZERS)
         if not callable(self.schedule):
             _one_of("schedule", self.schedule, SCHEDULES)
-        for name in ("max_epochs", "mini_batch_size", "accumulate", "verbose_frequency"):
+        for name in ("max_epochs", "accumulate", "verbose_frequency"):
             _at_least(name, getattr(self, name), 1)
+        for name in ("mini_batch_size", "validation_frequency"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
         for name in ("checkpoint_frequency", "keep_checkpoints"):
             _at_least(name, getattr(self, name), 1)
         for name in ("num_workers", "max_restarts"):
@@ -136,16 +146,39 @@ class TrainingOptions:
             )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(f"clip_norm is {self.clip_norm:g}, but it must be above 0, or None.")
+        if self.average_decay is not None and not 0 < self.average_decay < 1:
+            raise ValueError(
+                f"average_decay is {self.average_decay:g}, but it must be between 0 and 1, or None."
+            )
         if self.validation is None and self.output_network == "best-validation":
             raise ValueError(
                 "output_network is 'best-validation', but there is no validation data."
             )
         if self.resume is True and self.checkpoint_folder is None:
             raise ValueError("resume is True, but there is no checkpoint_folder to look in.")
-        if self.mini_batch_size < self.accumulate:
+        if self.mini_batch_size is not None and self.mini_batch_size < self.accumulate:
             raise ValueError(
                 f"accumulate is {self.accumulate}, but a batch has {self.mini_batch_size} samples."
             )
+        self._check_strategy()
+
+    def _check_strategy(self) -> None:
+        if self.strategy in ("fsdp", "pipeline"):
+            raise ValueError(
+                f"strategy is {self.strategy!r}, but it is not built yet. With 'ddp' every rank "
+                "holds the whole network."
+            )
+        _one_of("strategy", self.strategy, ("ddp",))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per step, over all ranks together."""
+        return self.mini_batch_size or 128
+
+    @property
+    def drops_last(self) -> bool:
+        """Whether a partial last batch is left out."""
+        return True if self.drop_last is None else self.drop_last
 
     @property
     def rate(self) -> float:

@@ -1,8 +1,16 @@
 """The ranks that train together, how much each computes, and sums over them."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up time."""
+
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +22,14 @@ class Ranks:
         loads: How much of each batch every rank takes; they add up to 1.
         device: Where this one computes.
         group: torch's process group of those that train; the default one if None.
+        waited: How long this rank has waited in sums and gathers.
     """
 
     rank: int
     loads: tuple[float, ...]
     device: str
     group: Any = None
+    waited: Clock = field(default_factory=Clock)
 
     @property
     def world_size(self) -> int:
@@ -41,7 +51,9 @@ class Ranks:
         if not self.is_alone:
             import torch.distributed as dist
 
+            begun_s = time.perf_counter()
             dist.all_reduce(values, group=self.group)
+            self.waited.seconds += time.perf_counter() - begun_s
         return values
 
     def gather(self, value: Any) -> list[Any]:

@@ -10,13 +10,12 @@ PIECEWISE_EPOCHS = 10
 PIECEWISE_FACTOR = 0.1
 
 
-def make_optimizer(net: Any, options: TrainingOptions, scale: int) -> Any:
+def make_optimizer(net: Any, options: TrainingOptions) -> Any:
     """Make the optimizer of a network.
 
     Args:
         net: The network.
         options: What was asked for.
-        scale: What the named rate is multiplied by.
 
     Raises:
         ValueError: If the network has nothing to train.
@@ -35,7 +34,7 @@ def make_optimizer(net: Any, options: TrainingOptions, scale: int) -> Any:
         "sgd": torch.optim.SGD,
     }[options.optimizer]
     settings: dict[str, Any] = {
-        "lr": options.rate * scale,
+        "lr": options.rate,
         "weight_decay": options.weight_decay,
     }
     if options.optimizer == "sgd":
@@ -70,10 +69,11 @@ class Schedule:
 
         self._per_epoch: Any = None
         self._per_step: Any = None
+        self.warm_up = 0  # steps
         if callable(options.schedule):
             self._per_epoch = options.schedule(optimizer)
             return
-        warm_up = _warm_up_steps(options, steps_per_epoch)
+        self.warm_up = warm_up = _warm_up_steps(options, steps_per_epoch)
         factor = _factor(options, steps_per_epoch)
         if warm_up or options.schedule != "none":
             self._per_step = torch.optim.lr_scheduler.LambdaLR(

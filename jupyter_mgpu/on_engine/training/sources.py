@@ -1,11 +1,15 @@
 """Where samples come from: tensors and arrays, data sets, loaders and streams."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from jupyter_mgpu.on_engine.training.batches import Order, Part, parts_of
+from jupyter_mgpu.on_engine import seeds
+from jupyter_mgpu.on_engine.training.batches import Order, Part, order_of, parts_of
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.trees import as_tensors, count_rows, is_indexable, map_leaves
 
 Step = list[Part]
 """The parts of one batch that this rank computes, one after the other."""
@@ -20,29 +24,44 @@ class Source(Protocol):
         """Yield the steps of one epoch."""
 
 
-def make_source(
-    data: Any,
-    ranks: Ranks,
-    *,
-    batch_size: int,
-    shuffle: str,
-    drop_last: bool,
-    seed: int,
-    num_workers: int,
-    num_parts: int = 1,
-) -> Source:
+def resolved(options: TrainingOptions, data: Any, ranks: Ranks) -> TrainingOptions:
+    """Fill in what the options leave open: a DataLoader's own settings; and scale them.
+
+    Raises:
+        ValueError: If a DataLoader forms its batches in a way of its own.
+    """
+    from torch.utils.data import DataLoader
+
+    taken: dict[str, Any] = {}
+    if isinstance(data, DataLoader):
+        if data.batch_size is None:
+            raise ValueError(
+                "The DataLoader has a batch_sampler of its own, or none, but train forms the "
+                "batches of all ranks. Give it batch_size= and sampler= instead."
+            )
+        own = {"mini_batch_size": data.batch_size, "drop_last": data.drop_last}
+        taken = {name: value for name, value in own.items() if getattr(options, name) is None}
+    if options.scale == "linear":
+        size = taken.get("mini_batch_size", options.batch_size)
+        taken["mini_batch_size"] = size * ranks.world_size
+        taken["learning_rate"] = options.rate * ranks.world_size
+    return replace(options, **taken)
+
+
+def in_order(options: TrainingOptions) -> TrainingOptions:
+    """Let every sample come once, in the order of the data."""
+    return replace(options, shuffle="never", drop_last=False, accumulate=1)
+
+
+def make_source(data: Any, ranks: Ranks, options: TrainingOptions, what: str) -> Source:
     """Choose the source for some data.
 
     Args:
         data: `(inputs, targets)` or another tuple, list or dict of tensors and arrays of equal
             length; a map-style or iterable Dataset; or a DataLoader, whose settings are taken over.
         ranks: Who shares the batches.
-        batch_size: Samples per batch, over all ranks together.
-        shuffle: "every-epoch", "once" or "never".
-        drop_last: Leave out a partial last batch.
-        seed: Of the order.
-        num_workers: Processes of this rank that load data.
-        num_parts: Parts in which a rank computes its share.
+        options: With size and order of the batches.
+        what: What the data is called in an error.
 
     Raises:
         ValueError: If there is no sample, or the tensors differ in length.
@@ -51,23 +70,26 @@ def make_source(
     from torch.utils.data import DataLoader, IterableDataset
 
     if is_indexable(data):
-        num_rows = count_rows(data)
-        order = Order(num_rows, batch_size, shuffle, drop_last, seed)
-        return TensorSource(as_tensors(data), order, ranks, num_parts)
-    settings: dict[str, Any] = {"num_workers": num_workers}
+        order = order_of(count_rows(data, what), options, ranks)
+        return TensorSource(as_tensors(data), order, ranks, options.accumulate)
+    settings: dict[str, Any] = {"num_workers": options.num_workers}
+    sampler = None
     if isinstance(data, DataLoader):
         settings = _settings_of(data)
+        # A stream has none; an order that was asked for goes before the loader's.
+        sampler = data.sampler if options.shuffle is None else None
         data = data.dataset
     if isinstance(data, IterableDataset):
-        return StreamSource(data, ranks, batch_size, num_parts, settings, drop_last=drop_last)
+        return StreamSource(data, ranks, options, settings)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        if not len(data):
-            raise ValueError("The data has no samples.")
-        order = Order(len(data), batch_size, shuffle, drop_last, seed)
-        return DatasetSource(data, order, ranks, num_parts, settings)
+        size = len(data) if sampler is None else len(sampler)
+        if not size:
+            raise ValueError(f"The {what} has no samples.")
+        order = order_of(size, options, ranks, sampler)
+        return DatasetSource(data, order, ranks, options.accumulate, settings)
     raise TypeError(
-        f"The data is a {type(data).__name__}, but it must be tensors or arrays of equal length, "
-        "a Dataset or a DataLoader."
+        f"The {what} is a {type(data).__name__}, but it must be tensors or arrays of equal "
+        "length, a Dataset or a DataLoader."
     )
 
 
@@ -82,55 +104,16 @@ def _settings_of(loader: Any) -> dict[str, Any]:
     return settings
 
 
-def is_indexable(data: Any) -> bool:
-    """Tell whether data is tensors and arrays, alone or in a tuple, list or dict."""
-    if isinstance(data, Mapping):
-        return bool(data) and all(map(is_indexable, data.values()))
-    if isinstance(data, tuple | list):
-        return bool(data) and all(map(is_indexable, data))
-    return hasattr(data, "shape") and hasattr(data, "dtype") and len(data.shape) > 0
-
-
-def count_rows(data: Any) -> int:
-    """Return the length that all tensors of the data share.
-
-    Raises:
-        ValueError: If they differ, or there is no sample.
-    """
-    lengths = sorted({len(leaf) for leaf in _leaves(data)})
-    if len(lengths) != 1:
-        raise ValueError(f"The data has tensors of different lengths: {lengths}.")
-    if not lengths[0]:
-        raise ValueError("The data has no samples.")
-    return lengths[0]
-
-
-def _leaves(data: Any) -> Iterator[Any]:
-    if isinstance(data, Mapping):
-        data = list(data.values())
-    if isinstance(data, tuple | list):
-        for item in data:
-            yield from _leaves(item)
-    else:
-        yield data
-
-
-def map_leaves(function: Callable[[Any], Any], data: Any) -> Any:
-    """Apply a function to each tensor of nested tuples, lists and dicts."""
-    if isinstance(data, Mapping):
-        return type(data)((key, map_leaves(function, value)) for key, value in data.items())  # type: ignore[call-arg]
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(map_leaves(function, item) for item in data))
-    if isinstance(data, tuple | list):
-        return type(data)(map_leaves(function, item) for item in data)
-    return function(data)
-
-
-def as_tensors(data: Any) -> Any:
-    """Let arrays be tensors on the same memory."""
-    import torch
-
-    return map_leaves(torch.as_tensor, data)
+def ahead(steps: Iterator[Step], device: str) -> Iterator[Step]:
+    """Move each step's data to the device while the one before is computed there."""
+    before: Step | None = None
+    for step in steps:
+        moved = [replace(part, batch=to_device(part.batch, device)) for part in step]
+        if before is not None:
+            yield before
+        before = moved
+    if before is not None:
+        yield before
 
 
 def to_device(batch: Any, device: str) -> Any:
@@ -168,30 +151,53 @@ class DatasetSource:
     def __init__(
         self, dataset: Any, order: Order, ranks: Ranks, num_parts: int, settings: dict[str, Any]
     ) -> None:
-        self._dataset = dataset
+        import torch
+        from torch.utils.data import DataLoader
+
         self._order = order
         self._ranks = ranks
         self._num_parts = num_parts
-        self._settings = settings
+        self._wanted: list[tuple[int, int, list[int]]] = []  # what the loader's next round reads
+        self._loader = DataLoader(
+            _SeededBatches(dataset),
+            batch_sampler=self._wanted,
+            persistent_workers=settings["num_workers"] > 0,
+            generator=torch.Generator(),  # what the loader draws must not move dropout's
+            **settings,
+        )
         self.batches_per_epoch: int | None = len(order)
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Step]:
         """Yield the steps of one epoch."""
-        import torch
-        from torch.utils.data import DataLoader
-
         plan = [
             (len(rows), parts_of(rows, self._ranks, self._num_parts))
             for rows in self._order.epoch(number, skip=skip)
         ]
-        wanted = [rows.tolist() for _, parts in plan for rows, _ in parts]
-        # A stream of its own: what the loader draws must not move dropout's.
-        stream = torch.Generator().manual_seed(number)
-        loaded = iter(
-            DataLoader(self._dataset, batch_sampler=wanted, generator=stream, **self._settings)
-        )
+        seed, ranks = self._order.seed_of(number), self._ranks
+        wanted = [
+            ((step * self._num_parts + part) * ranks.world_size + ranks.rank, rows.tolist())
+            for step, (_, parts) in enumerate(plan, skip)
+            for part, (rows, _) in enumerate(parts)
+        ]
+        self._wanted[:] = [(seed, place, rows) for place, rows in wanted]
+        loaded = iter(self._loader)
         for batch_rows, parts in plan:
             yield [Part(next(loaded), count, batch_rows) for _, count in parts]
+
+
+class _SeededBatches:
+    """A data set that draws the same random numbers for a batch, whoever loads it and when."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitems__(self, wanted: tuple[int, int, list[int]]) -> Any:
+        seed, place, rows = wanted
+        with seeds.preserved():  # dropout goes on where it was
+            seeds.seed_item(seed, place)
+            if hasattr(self._dataset, "__getitems__"):
+                return self._dataset.__getitems__(rows)
+            return [self._dataset[row] for row in rows]
 
 
 class StreamSource:
@@ -200,21 +206,12 @@ class StreamSource:
     batches_per_epoch: int | None = None
 
     def __init__(
-        self,
-        dataset: Any,
-        ranks: Ranks,
-        batch_size: int,
-        num_parts: int,
-        settings: dict[str, Any],
-        *,
-        drop_last: bool,
+        self, dataset: Any, ranks: Ranks, options: TrainingOptions, settings: dict[str, Any]
     ) -> None:
         self._dataset = dataset
         self._ranks = ranks
-        self._batch_size = batch_size
-        self._num_parts = num_parts
+        self._options = options
         self._settings = settings
-        self._drop_last = drop_last
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Step]:
         """Yield the steps of one epoch; the stream decides its own order."""
@@ -225,18 +222,40 @@ class StreamSource:
             self._dataset.set_epoch(number)
         settings = {**self._settings, "collate_fn": _first}
         collate = self._settings.get("collate_fn") or default_collate
-        stream = torch.Generator().manual_seed(number)
+        options = self._options
+        # A stream of its own: what the loader draws must not move dropout's.
+        stream = torch.Generator().manual_seed(options.seed + number)
         samples = iter(DataLoader(self._dataset, batch_size=1, generator=stream, **settings))
         for place in itertools.count():
-            batch = list(itertools.islice(samples, self._batch_size))
-            is_partial = len(batch) < self._batch_size
-            if not batch or (is_partial and self._drop_last and place > 0):
+            batch = list(itertools.islice(samples, options.batch_size))
+            self._demand_equal(len(batch), place)
+            is_partial = len(batch) < options.batch_size
+            if not batch or (is_partial and options.drops_last and place > 0):
                 return
             if place < skip:
                 continue
             rows = torch.arange(len(batch))
-            parts = parts_of(rows, self._ranks, self._num_parts)
+            parts = parts_of(rows, self._ranks, options.accumulate)
             yield [Part(collate(_pick(batch, part)), count, len(batch)) for part, count in parts]
+
+    def _demand_equal(self, num_samples: int, place: int) -> None:
+        """Refuse a stream that is not the same on all ranks: they would wait for each other.
+
+        Raises:
+            ValueError: It says how many samples each rank got.
+        """
+        import torch
+
+        if self._ranks.is_alone:
+            return
+        found = torch.tensor([num_samples, num_samples**2], device=self._ranks.device)
+        total, squares = self._ranks.sum(found).tolist()
+        if squares * self._ranks.world_size != total**2:
+            counts = self._ranks.gather(num_samples)
+            raise ValueError(
+                f"Batch {place} of the iterable data set has {counts} samples on the ranks, but "
+                "it must be the same on all of them: train divides it. Do not divide it by rank."
+            )
 
 
 def _first(samples: Sequence[Any]) -> Any:

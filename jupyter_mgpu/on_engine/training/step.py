@@ -48,6 +48,7 @@ class Stepper:
         self._statistics = SharedStatistics(net, ranks)
         self._synced = [layer for layer in net.modules() if hasattr(layer, "counts")]
         self._parallel = net
+        self._num_exchanges = 0
 
     def gradients(self, parts: Sequence[Part]) -> Any:
         """Compute the gradients of a batch.
@@ -60,6 +61,7 @@ class Stepper:
         """
         import torch
 
+        self._num_exchanges += 1
         self._optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(1 + len(self._metrics), dtype=torch.float64, device=self._ranks.device)
         for place, part in enumerate(parts):
@@ -115,6 +117,17 @@ class Stepper:
             find_unused_parameters=self._options.find_unused_parameters,
             **_own_buffers(),
         )
+
+    @property
+    def exchange_s(self) -> float:
+        """How long the exchange between ranks has taken, beyond what it ran beside the network."""
+        if self._parallel is self._net:
+            return 0.0
+        found = self._parallel._get_ddp_logging_data()  # noqa: SLF001 - documented for users
+        exposed = found.get("avg_backward_comm_time", 0) - found.get(
+            "avg_backward_compute_comm_overlap_time", 0
+        )
+        return self._num_exchanges * max(0.0, float(exposed)) / 1e9 + self._ranks.waited.seconds
 
     def _refuse_unused(self, part: Part) -> None:
         """Try the first part, leaving no trace, and see which parameters get a gradient."""

@@ -1,0 +1,81 @@
+"""Writes all of a training that a checkpoint must hold, and puts it back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jupyter_mgpu.on_engine.training import checkpoints
+from jupyter_mgpu.on_engine.training.history import History
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.ranks import Ranks
+
+
+@dataclass(slots=True)
+class Position:
+    """Where in the data a training is.
+
+    Attributes:
+        epoch: The running one, from 0.
+        steps_in_epoch: Batches of it that were seen.
+        step: Steps in all.
+    """
+
+    epoch: int = 0
+    steps_in_epoch: int = 0
+    step: int = 0
+
+
+class Keeper:
+    """Keeps one training's checkpoints.
+
+    Args:
+        parts: What has a `state_dict`, by name; the network first.
+        options: With the folder, or where to go on.
+        ranks: Who trains; all of them call each method at the same step.
+        position: Where the training is.
+        history: What it has measured.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Any],
+        options: TrainingOptions,
+        ranks: Ranks,
+        position: Position,
+        history: History,
+    ) -> None:
+        self._parts = parts
+        self._options = options
+        self._ranks = ranks
+        self._position = position
+        self._history = history
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a folder for them."""
+        folder = self._options.checkpoint_folder
+        if folder is None:
+            return
+        randoms = self._ranks.gather(checkpoints.random_state())
+        if self._ranks.is_first:
+            state = {name: part.state_dict() for name, part in self._parts.items()}
+            state |= asdict(self._position)
+            state["random"] = randoms
+            state["rows"] = (self._history.steps, self._history.validations)
+            step = self._position.step
+            checkpoints.save(folder, step, state, self._options.keep_checkpoints)
+
+    def resume(self) -> None:
+        """Go on where a checkpoint was written, if that was asked for; every rank reads it."""
+        place = self._options.resume
+        if place is True:
+            place = self._options.checkpoint_folder
+        if not place:
+            return
+        state = checkpoints.load(place, self._ranks.device)
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        for name in asdict(self._position):
+            setattr(self._position, name, state[name])
+        self._history.steps, self._history.validations = state["rows"]
+        if self._ranks.rank < len(state["random"]):
+            checkpoints.set_random_state(state["random"][self._ranks.rank])

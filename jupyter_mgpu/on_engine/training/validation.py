@@ -1,0 +1,109 @@
+"""Measures a network on the validation data at times, and keeps the best one."""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_mgpu.on_engine.training.averaging import Average
+from jupyter_mgpu.on_engine.training.evaluation import Evaluation, Forward
+from jupyter_mgpu.on_engine.training.ledger import Ledger
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.ranks import Ranks
+
+PATIENCE = "the validation loss did not get better"
+
+
+@dataclass(slots=True)
+class _Best:
+    loss: float = math.inf
+    state: dict[str, Any] | None = None
+    num_worse: int = 0
+
+
+class Validator:
+    """Validates a network while it is trained.
+
+    Args:
+        net: The network.
+        average: The weights that are measured and handed out.
+        loss: Takes output and target.
+        options: With the validation data and how often.
+        ranks: Who trains.
+        forward: Runs the network.
+        ledger: Takes what is measured.
+
+    Raises:
+        ValueError: If the validation data has no samples.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        average: Average,
+        loss: Any,
+        options: TrainingOptions,
+        ranks: Ranks,
+        forward: Forward,
+        ledger: Ledger,
+    ) -> None:
+        self._net = net
+        self._average = average
+        self._options = options
+        self._ranks = ranks
+        self._ledger = ledger
+        self._best = _Best()
+        self._evaluation = None
+        if options.validation is not None:
+            self._evaluation = Evaluation(loss, options, ranks, forward)
+
+    def after_step(self, step: int) -> bool:
+        """Tell whether to validate after a step."""
+        every = self._options.validation_frequency
+        return self._evaluation is not None and every is not None and step % every == 0
+
+    @property
+    def after_epoch(self) -> bool:
+        """Whether to validate after each epoch."""
+        return self._evaluation is not None and self._options.validation_frequency is None
+
+    def validate(self, step: int, epoch: int) -> str | None:
+        """Measure; say why the training ends, if it does."""
+        if self._evaluation is None:
+            return None
+        with self._average.in_place():
+            found = self._evaluation.measure(self._net)
+        row: dict[str, Any] = {"step": step, "epoch": epoch}
+        row |= {f"validation_{name}": value for name, value in found.items()}
+        self._ledger.validated(row)
+        if found["loss"] < self._best.loss:
+            self._best = _Best(found["loss"], self._snapshot())
+            return None
+        self._best.num_worse += 1
+        return PATIENCE if self._best.num_worse >= self._options.validation_patience else None
+
+    def at_the_end(self, step: int, epoch: int) -> None:
+        """Let the last network compete with the best one."""
+        done = {row["step"] for row in self._ledger.history.validations}
+        if step and step not in done:
+            self.validate(step, epoch)
+
+    def _snapshot(self) -> dict[str, Any] | None:
+        """Copy the network as it is; one rank hands it out."""
+        if not self._ranks.is_first or self._options.output_network == "last":
+            return None
+        return copy.deepcopy(self._average.state)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The state of the network that the options ask for."""
+        return self._average.state if self._best.state is None else self._best.state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes."""
+        best = self._best
+        return {"loss": best.loss, "state": best.state, "num_worse": best.num_worse}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where another training stopped."""
+        self._best = _Best(**state)

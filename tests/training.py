@@ -1,0 +1,92 @@
+"""What the tests of `train` share: small networks in float64, data, a comparison."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from jupyter_mgpu import TrainingOptions, train
+from jupyter_mgpu.pool import Pool
+
+NUM_FEATURES, NUM_CLASSES = 12, 3
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(NUM_FEATURES, NUM_FEATURES)
+        self.second = nn.Linear(NUM_FEATURES, NUM_FEATURES)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(NUM_FEATURES, NUM_CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, NUM_CLASSES)
+    return nn.Sequential(*layers).double()
+
+
+def cnn() -> nn.Module:
+    torch.manual_seed(0)
+    image = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*image, nn.Linear(48, NUM_CLASSES)).double()
+
+
+def tied() -> nn.Module:
+    torch.manual_seed(0)
+    return Tied().double()
+
+
+def normed() -> nn.Module:
+    # Without a bias: its gradient is zero up to rounding, which AdamW would blow up.
+    torch.manual_seed(0)
+    first = nn.Linear(NUM_FEATURES, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh()
+    return nn.Sequential(*first, nn.Linear(16, NUM_CLASSES)).double()
+
+
+def samples(num: int = 203) -> tuple[torch.Tensor, torch.Tensor]:
+    stream = torch.Generator().manual_seed(1)
+    inputs = torch.randn(num, NUM_FEATURES, generator=stream, dtype=torch.float64)
+    return inputs, torch.randint(0, NUM_CLASSES, (num,), generator=stream)
+
+
+def fit(net: nn.Module, data: Any, pool: Pool | None = None, **options: Any) -> Any:
+    """Train: on a pool if there is one, else here; 20 samples per step, 2 epochs by default."""
+    where = "cpu" if pool is None else "parallel"
+    if not callable(options.get("optimizer")):
+        options.setdefault("learning_rate", 0.01)
+    loss = options.pop("loss", nn.CrossEntropyLoss())
+    settings = {"mini_batch_size": 20, "max_epochs": 2, "verbose": False, **options}
+    asked = TrainingOptions(execution_environment=where, **settings)
+    return train(net, data, loss, asked, pool=pool)
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest difference of two results of `train`: losses, validation, parameters."""
+    (net, history), (other_net, other_history) = one, other
+    assert len(history.steps) == len(other_history.steps)
+    assert len(history.validations) == len(other_history.validations)
+    pairs = [
+        (row[key], other_row[key])
+        for rows, other_rows in (
+            (history.steps, other_history.steps),
+            (history.validations, other_history.validations),
+        )
+        for row, other_row in zip(rows, other_rows, strict=True)
+        for key in row
+    ]
+    state, other_state = net.state_dict(), other_net.state_dict()
+    assert state.keys() == other_state.keys()
+    pairs += [
+        (value, wanted)
+        for key in state
+        for value, wanted in zip(
+            state[key].flatten().tolist(), other_state[key].flatten().tolist(), strict=True
+        )
+    ]
+    return max(abs(value - wanted) for value, wanted in pairs)
