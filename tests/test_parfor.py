@@ -640,6 +640,24 @@ def test_a_loop_that_is_asked_to_stop_lets_its_items_end_by_themselves(pool: Poo
     assert 2 <= len(future.results) <= 4
 
 
+def test_a_stop_that_is_asked_for_while_an_item_is_read_reaches_that_item(pool: Pool) -> None:
+    is_here = threading.Event()
+
+    def items() -> Iterator[int]:
+        is_here.wait(10)
+        future.request_stop()
+        yield 0
+
+    def until_asked(_: int) -> None:
+        while not stop_requested():
+            time.sleep(0.005)
+
+    future = parfor(until_asked, items(), pool=pool, wait=False)
+    is_here.set()
+
+    wait_until(lambda: future.done(), what="the end")
+
+
 def test_a_failed_loop_in_the_background_keeps_its_error(pool: Pool) -> None:
     future = parfor(fail_at_seven, range(20), pool=pool, wait=False)
 

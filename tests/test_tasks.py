@@ -407,6 +407,29 @@ def test_output_metrics_and_a_request_to_stop(pool: Pool) -> None:
     assert "train" in repr(future)
 
 
+def test_a_request_to_stop_may_come_before_its_task(pool: Pool, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def hold() -> None:
+        while not go_on.exists():
+            time.sleep(0.005)
+
+    def until_asked() -> str:
+        while not stop_requested():
+            time.sleep(0.005)
+        return "asked"
+
+    pool.submit_task(hold, rank=0)
+    future = pool.submit_task(until_asked, rank=0)
+    core = pool.owner._core
+    header = {"op": "request_stop", "task": future.id}
+    core.loop.call_soon_threadsafe(core._switchboard.send_control, core.engines[0], header)
+    pool.owner.rpc(0, "status").result(10)  # which takes the same way, behind it
+    go_on.touch()
+
+    assert future.result(10) == "asked"
+
+
 def test_report_refuses_what_is_no_number() -> None:
     with pytest.raises(TypeError, match="'loss' is a list"):
         report(loss=[1, 2])

@@ -155,6 +155,8 @@ class Flight:
         self._pool.submission.chunk(task, listener)
         if self._is_stopping:  # meanwhile
             self._interrupt(force=False)
+        elif self._is_asked_to_stop:
+            self.request_stop()
 
     # --- what comes back ---------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.on_engine import failure, imports, process_group, reload
+from jupyter_mgpu.on_engine import constants, failure, imports, process_group, reload
 from jupyter_mgpu.on_engine.cells import Cell
 from jupyter_mgpu.on_engine.chunks import ChunkRun, receive
 from jupyter_mgpu.on_engine.context import EngineContext, RunningTask
@@ -63,12 +63,13 @@ class Runner:
         self._delivered = threading.Event()
         self._lock = threading.Lock()  # of what is running, and what was stopped before it ran
         self._stopped_early: deque[str] = deque(maxlen=100)
+        self._asked_to_stop: deque[str] = deque(maxlen=100)
         self._main = threading.main_thread().ident or 0
 
     # --- main thread -------------------------------------------------------------------
 
     def submit(self, header: Header, frames: list[Frame]) -> None:
-        """Queue a task; it starts when those before it are done."""
+        """Queue a task, or what is to be freed between two; it starts when those before it end."""
         self._queue.append((header, frames))
         if not self._busy:
             self._next()
@@ -76,6 +77,9 @@ class Runner:
     def _next(self) -> None:
         while self._queue and not self._busy:
             header, frames = self._queue.popleft()
+            if header["op"] == "free":
+                constants.free(header["key"])
+                continue
             self._busy = True
             pending = self._start(header, frames)
             if pending is None:
@@ -87,6 +91,8 @@ class Runner:
         with self._lock:
             self._context.task = task
             is_stopped = task.id in self._stopped_early
+            if task.id in self._asked_to_stop:
+                task.stop_requested.set()
         self._received = False
         self._output.begin(task.id)
         is_cell = header["kind"] == "cell"
@@ -266,10 +272,15 @@ class Runner:
             self._delivered.wait(RETRY_INTERRUPT_S)
 
     def request_stop(self, task_id: str) -> None:
-        """Ask a task to end by itself; `stop_requested()` tells it."""
-        task = self._context.task
-        if task is not None and task.id == task_id:
-            task.stop_requested.set()
+        """Ask a task to end by itself; `stop_requested()` tells it.
+
+        Called from the control thread. Like an interrupt it may come before the task does.
+        """
+        with self._lock:
+            self._asked_to_stop.append(task_id)
+            task = self._context.task
+            if task is not None and task.id == task_id:
+                task.stop_requested.set()
 
     @property
     def running(self) -> str | None:
