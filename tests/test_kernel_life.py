@@ -295,6 +295,25 @@ def test_no_proxy_and_no_name_service_is_needed_and_nobody_outside_is_served(
     assert all(address.startswith("127.") for address in ours)
 
 
+def test_small_shared_memory_is_told_once_and_troubles_no_large_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    inside = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$0" "$@"']
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a small /dev/shm")
+    kernel_behind(tmp_path, inside)
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+
+    with notebook() as nb:
+        start = nb.check(f"{LOAD}\n%parpool 2", 30).text
+
+        assert start.count("/dev/shm has 64 MiB") == 1
+        assert "--shm-size" in start
+        nb.check("import numpy as np\nbig = np.ones(25_000_000)")
+        assert nb.value("float(mgpu.parfeval(lambda: big * 2).result(60).sum())") == 5e7
+
+
 FALSE_PYTHON = """#!/bin/sh
 echo "$0 $*" >> "{marker}"
 exit 1

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from jupyter_mgpu.diagnosis.gpu_checks import checks_of_gpus
-from jupyter_mgpu.diagnosis.host_checks import checks_of_host
+from jupyter_mgpu.diagnosis.host_checks import check_shared_memory, checks_of_host
 from jupyter_mgpu.diagnosis.report import Check, Outcome, Report, failed
 from jupyter_mgpu.nvml import NvmlTroubleError, read_inventory
 
-__all__ = ["Check", "Outcome", "Report", "doctor"]
+__all__ = ["Check", "Outcome", "Report", "check_shared_memory", "doctor"]
 
 CHECK_TIMEOUT_S = 25.0
 """Longer than the CUDA driver's own time-out; a name server may take any time."""

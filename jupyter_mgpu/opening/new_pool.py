@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jupyter_mgpu import gpus as devices
 from jupyter_mgpu import notebook, pools
+from jupyter_mgpu.diagnosis import Outcome, check_shared_memory
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import Choice, Request
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
@@ -45,7 +46,7 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
     """
     choice = choose(request, options)
     try:
-        for sentence in choice.sentences:
+        for sentence in [*choice.sentences, *_warnings()]:
             notices.say(sentence)
         pool = Pool(
             _plan(request, options, choice),
@@ -62,6 +63,14 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
         choice.drop()
         raise
     return pool
+
+
+def _warnings() -> list[str]:
+    """Say what will trouble the engines later, in ways that are hard to trace back."""
+    shared_memory = check_shared_memory()
+    if shared_memory.outcome is Outcome.FAILED:
+        return [f"{shared_memory.finding} {shared_memory.next_step}"]
+    return []
 
 
 def choose(request: Request, options: PoolOptions) -> Choice:
