@@ -46,7 +46,7 @@ def on_cell(result: Any) -> None:
     for pool in open_pools():
         pool.sender.cell_finished(result.info.raw_cell or "", failed=not result.success)
         if "torch" in sys.modules:
-            pool.owner.prewarm()
+            pool.owner.expect_collectives()
 
 
 def _shutdown_all() -> None:

@@ -157,3 +157,36 @@ def test_a_library_import_inside_the_users_own_module_is_not_interrupted(tmp_pat
     )
 
     assert run_python(source, tmp_path) == "['json.tool'] True"
+
+
+IN_ANOTHER_THREAD = """
+    import builtins, signal, sys, threading
+    sys.path.insert(0, ".")
+    from jupyter_mgpu.on_engine import imports
+    from jupyter_mgpu.packing.loaded import loaded
+    builtins.begun, builtins.go = threading.Event(), threading.Event()
+    seen = []
+
+    def on_sigint(signum, frame):
+        seen.append(imports.in_protected_import(frame))
+        builtins.go.set()
+
+    def interrupt_the_waiting_import(main=threading.get_ident()):
+        def place(): return sys._current_frames()[main].f_code.co_filename
+        while place() != "<frozen importlib._bootstrap>": pass
+        signal.pthread_kill(main, signal.SIGINT)
+
+    signal.signal(signal.SIGINT, on_sigint)
+    threading.Thread(target=__import__, args=("slow_own",)).start()
+    builtins.begun.wait()
+    seen.append(loaded("slow_own"))
+    threading.Thread(target=interrupt_the_waiting_import).start()
+    import slow_own
+    print(seen, loaded("slow_own") is slow_own, loaded("nothing"))
+"""
+
+
+def test_python_is_not_interrupted_while_it_holds_import_locks(tmp_path: Path) -> None:
+    (tmp_path / "slow_own.py").write_text("import builtins\nbegun.set()\ngo.wait()\n")
+
+    assert run_python(IN_ANOTHER_THREAD, tmp_path) == "[None, 'the import system'] True None"

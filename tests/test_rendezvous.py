@@ -15,6 +15,7 @@ from plain_engines import plain_pool, shared_pool
 
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.rendezvous import Rendezvous, Visible
+from notebooks import notebook
 
 INIT = """
 import torch, torch.distributed as dist
@@ -169,3 +170,14 @@ def test_the_store_ends_with_its_owner(loop: asyncio.AbstractEventLoop) -> None:
 
     wait_until(lambda: rendezvous.store_pid != store_pid, timeout=10)
     loop.call_soon_threadsafe(rendezvous.close)
+
+
+def test_the_store_starts_early_where_the_notebook_has_torch() -> None:
+    store = "mgpu.current_pool().owner.plan.rendezvous.store_pid"
+    with notebook() as nb:
+        nb.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 1")
+        assert nb.value(store) is None
+
+        nb.check("import torch", timeout=120)
+
+        wait_until(lambda: nb.value(store) is not None)

@@ -15,7 +15,6 @@ from jupyter_mgpu.on_engine import (
     context,
     failure,
     guard,
-    imports,
     process_group,
     resident,
     spawning,
@@ -76,7 +75,6 @@ class Engine:
             **answers,
             "stack": self._stack,
             "status": self._status,
-            "prewarm": self._prewarm,
             "changed": lambda names: sorted(self._namespace.changed(names)),
             "summary": self._summary,
             "abort_if_still": self._abort_if_still,
@@ -147,10 +145,6 @@ class Engine:
             "frames": self.runner.main_stack(),
             "group": process_group.state(),
         }
-
-    def _prewarm(self) -> None:
-        if self.runner.running is None:  # a task imports what it needs by itself
-            imports.prewarm()
 
     def _abort_if_still(self, task: str) -> dict[str, Any]:
         """Abort the collectives of a task whose main thread does not move any more.

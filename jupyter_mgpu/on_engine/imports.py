@@ -5,15 +5,12 @@ later use of it fails until the process ends. The runner's SIGINT handler asks
 `in_protected_import` and tries again a little later; a user's own modules stay interruptible.
 """
 
-import contextlib
 import functools
-import importlib
 import importlib.abc
 import importlib.machinery
 import site
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -71,21 +68,6 @@ def in_protected_import(frame: FrameType | None) -> str | None:
                 return str(spec.name)
         frame = frame.f_back
     return None
-
-
-def prewarm() -> None:
-    """Import torch in the background, so that the first cell that uses it finds it there.
-
-    In a thread, so that a task which comes meanwhile does not wait, unless it needs torch itself.
-    No more than torch: who needs any part of it waits for the whole, so that no two threads can
-    be inside of two parts which import each other.
-    """
-    threading.Thread(target=_import_torch, name="mgpu-prewarm", daemon=True).start()
-
-
-def _import_torch() -> None:
-    with contextlib.suppress(Exception):  # the user's own import will show it
-        importlib.import_module("torch")
 
 
 class _HookFinder(importlib.abc.MetaPathFinder):

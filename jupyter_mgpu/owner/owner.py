@@ -108,11 +108,11 @@ class Owner:
         """Ask a running task to end by itself."""
         self._call(self._core.request_stop, task_id)
 
-    def prewarm(self) -> None:
-        """Let idle engines import torch: call it when the kernel has it loaded."""
-        if not self._core.is_warm:
+    def expect_collectives(self) -> None:
+        """Make the first process group quick: call it when the kernel has torch loaded."""
+        if not self._core.has_early_store:
             with contextlib.suppress(PoolClosedError):
-                self._call(self._core.prewarm)
+                self._call(self._core.expect_collectives)
 
     def restart(self, ranks: Sequence[int] = ()) -> None:
         """Replace the engines of some ranks (all by default)."""

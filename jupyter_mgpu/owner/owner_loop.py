@@ -38,7 +38,7 @@ from jupyter_mgpu.wire import Frame, Header
 TICK_S = 1.0
 CLOSE_S = 3.0
 STORE_AFTER_S = 3.0
-"""The store's import of torch would slow that of the engines, which is needed first."""
+"""Its import of torch would slow that of a cell which comes at once."""
 
 Listener = Callable[[Header, list[Frame]], None]
 
@@ -54,7 +54,7 @@ class OwnerLoop:
         ready: Done when every engine has said hello, or the start has failed.
         store: Puts large data of the pool's messages into shared memory.
         has_begun: Set as soon as the loop can be asked to stop.
-        is_warm: Whether idle engines import torch before they need it.
+        has_early_store: Whether the store of the rendezvous starts before it is needed.
     """
 
     def __init__(self, plan: PoolPlan, listener: Listener) -> None:
@@ -63,7 +63,7 @@ class OwnerLoop:
         self.ready: Future[None] = Future()
         self.has_begun = threading.Event()
         self.is_closing = False
-        self.is_warm = False
+        self.has_early_store = False
         self._listener = listener
         self._token = secrets.token_hex(16)
 
@@ -149,26 +149,17 @@ class OwnerLoop:
         engine.sample_memory()
         engine.hello.set()
         self._invite(engine)
-        if self.is_warm:
-            self._prewarm(engine)
 
     def _invite(self, engine: EngineRecord) -> None:
         """Have an engine join ipyparallel's controller, if there is one."""
         if (file := self.cluster.engines_file) is not None:
             self._switchboard.ask(Future(), engine, "join", {"file": str(file)})
 
-    def prewarm(self) -> None:
-        """Let idle engines, and later the store of the rendezvous, import torch; once."""
-        if self.is_warm or self.is_closing:
-            return
-        self.is_warm = True
-        self.loop.call_later(STORE_AFTER_S, self.plan.rendezvous.start_store)
-        for engine in self.engines.values():
-            if engine.is_alive:
-                self._prewarm(engine)
-
-    def _prewarm(self, engine: EngineRecord) -> None:
-        self._switchboard.ask(Future(), engine, "prewarm", {})
+    def expect_collectives(self) -> None:
+        """Start the store of the rendezvous before the first group needs it."""
+        if not self.has_early_store and not self.is_closing:
+            self.has_early_store = True
+            self.loop.call_later(STORE_AFTER_S, self.plan.rendezvous.start_store)
 
     def _environment(self, engine: EngineRecord) -> dict[str, str]:
         return self.plan.rendezvous.environment(
