@@ -7,7 +7,7 @@
     - GpuBusyError       leased by another pool, or used by a foreign process
   + LeaseError           the records of who holds which GPU cannot be used
   + GpuProofError        CUDA shows other GPUs than it should, or does not say which
-  + PoolClosedError      the pool was shut down
+  + PoolClosedError      the pool was shut down (also a RuntimeError)
   + PoolStartError       an engine did not come up; its last lines are told
   + EngineDiedError      an engine exited before it replied
   + SendingError         a cell cannot be sent: both sides changed a name, or a name was lost
@@ -73,7 +73,7 @@ class GpuBusyError(SelectionError):
         super().__init__(message)
 
 
-class PoolClosedError(MgpuError):
+class PoolClosedError(MgpuError, RuntimeError):
     """The pool was shut down."""
 
 

@@ -5,6 +5,7 @@ import concurrent.futures
 import itertools
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, as_completed, wait
 from datetime import UTC, datetime
@@ -63,6 +64,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
         self._is_running = False
         self._is_read = False
         self._completion = 0
+        self._run_callback = run_callback
 
     @property
     def state(self) -> TaskState:
@@ -94,10 +96,15 @@ class TaskFuture(concurrent.futures.Future[Any]):
         Returns:
             False if it had ended before.
         """
+        return self._end()
+
+    def _end(self) -> bool:
+        """Cancel the task, whatever it does now."""
         self._completion = self._completion or next(_order)
-        if self.done() or not super().cancel():
-            return self.cancelled()
-        self.set_running_or_notify_cancel()
+        with self._condition:  # the pool may end it in the same moment
+            if self.done() or not super().cancel():
+                return self.cancelled()
+            self.set_running_or_notify_cancel()
         self._control.cancel_task(self.id)
         return True
 
@@ -161,7 +168,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
     def _invoke_callbacks(self) -> None:
         self._completion = self._completion or next(_order)
         if self._done_callbacks:  # type: ignore[attr-defined] # the stdlib's own list
-            run_callback(super()._invoke_callbacks)  # type: ignore[misc]
+            self._run_callback(super()._invoke_callbacks)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         where = f" on rank {self.rank} ({self.device})" if self.rank is not None else ""
@@ -236,26 +243,47 @@ def cancel_all(futures: Sequence[TaskFuture]) -> int:
     Returns:
         How many were cancelled.
     """
-    return sum(future.cancel() for future in list(futures) if not future.done())
+    return sum(future._end() for future in list(futures) if not future.done())  # noqa: SLF001 - same module
 
 
-_callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-_callback_thread: threading.Thread | None = None
-_callback_lock = threading.Lock()
+class CallbackThread:
+    """Runs callbacks in order, in a thread that lives as long as this object.
+
+    Args:
+        name: The thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Run a callback after those that wait."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_run_callbacks, args=(self._waiting,), name=self._name, daemon=True
+                )
+                self._thread.start()
+                weakref.finalize(self, self._waiting.put, None)
+        self._waiting.put(callback)
+
+    def drain(self) -> None:
+        """Wait until what waits now has run; in a callback, do nothing."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        have_run = threading.Event()
+        self._waiting.put(have_run.set)
+        have_run.wait()
 
 
-def run_callback(callback: Callable[[], None]) -> None:
-    """Run a user's callback in the one thread that runs them all, in order."""
-    global _callback_thread
-    with _callback_lock:
-        if _callback_thread is None:
-            _callback_thread = threading.Thread(
-                target=_run_callbacks, name="mgpu-callbacks", daemon=True
-            )
-            _callback_thread.start()
-    _callbacks.put(callback)
+def _run_callbacks(waiting: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
+    while (callback := waiting.get()) is not None:
+        callback()
+        del callback  # it holds its future
 
 
-def _run_callbacks() -> None:
-    while True:
-        _callbacks.get()()
+run_callback = CallbackThread("mgpu-callbacks").run
+"""Runs a user's callback in the one thread that runs them all, in order."""

@@ -15,6 +15,7 @@ from jupyter_mgpu.client import (
     Inbox,
     Listeners,
     PoolEvents,
+    PoolExecutor,
     Submission,
     TaskChoices,
     TaskFutures,
@@ -184,6 +185,14 @@ class Pool:
             return [future.result(timeout) for future in futures]
         finally:
             cancel_all(futures)
+
+    def executor(self) -> PoolExecutor:
+        """Return the pool as a `concurrent.futures.Executor`, for libraries that take one.
+
+        Its end is not that of the pool.
+        """
+        self._check_open()
+        return PoolExecutor(self.submission, self._futures, lambda: self.size)
 
     def tasks(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""

@@ -5,6 +5,7 @@ owner -> Inbox -> TaskFutures (futures) | Listeners (cells) | PoolEvents (the po
 """
 
 from jupyter_mgpu.client.engine_values import EngineValues
+from jupyter_mgpu.client.executor import PoolExecutor
 from jupyter_mgpu.client.inbox import Inbox
 from jupyter_mgpu.client.listeners import Listener, Listeners
 from jupyter_mgpu.client.pool_events import PoolEvents
@@ -17,6 +18,7 @@ __all__ = [
     "Listener",
     "Listeners",
     "PoolEvents",
+    "PoolExecutor",
     "Submission",
     "TaskChoices",
     "TaskFutures",

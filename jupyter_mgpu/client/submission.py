@@ -11,7 +11,7 @@ from jupyter_mgpu.activity import Activity
 from jupyter_mgpu.client.listeners import Listener, Listeners
 from jupyter_mgpu.client.task_futures import TaskFutures
 from jupyter_mgpu.errors import PoolClosedError
-from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.futures import Control, TaskFuture
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.packing import Place
@@ -28,6 +28,7 @@ class TaskChoices(TypedDict, total=False):
         timeout: Seconds from its start after which the task is ended; None for never.
         retries: How often it is run again when its engine dies; 0 by default.
         rank: The rank that must run it; any by default.
+        ranks: Those of which one must run it; any by default.
         is_recorded: Whether its end is written to disk; True by default.
     """
 
@@ -36,6 +37,7 @@ class TaskChoices(TypedDict, total=False):
     timeout: float | None
     retries: int
     rank: int | None
+    ranks: tuple[int, ...]
     is_recorded: bool
 
 
@@ -73,9 +75,17 @@ class Submission:
         fn: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
+        make_future: Callable[[str, str, Control, datetime], TaskFuture] = TaskFuture,
         **choices: Unpack[TaskChoices],
     ) -> TaskFuture:
         """Queue a call.
+
+        Args:
+            fn: What to call.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            make_future: `TaskFuture`, or what takes the same and returns one.
+            **choices: How it is run.
 
         Raises:
             PackingError: If the function or an argument cannot be pickled.
@@ -93,14 +103,14 @@ class Submission:
             name=choices.get("name") or self.name_for(fn),
             header={"kind": "call", "recorded": choices.get("is_recorded", True)},
             frames=frames,
-            ranks=() if rank is None else (rank,),
+            ranks=choices.get("ranks", ()) if rank is None else (rank,),
             priority=choices.get("priority", 0),
             timeout_s=timeout_s,
             retries=retries,
             info=_info(created),
         )
         self._add_follow(task)
-        future = TaskFuture(task.id, task.name, self._futures, created)
+        future = make_future(task.id, task.name, self._futures, created)
         self._futures.add(future)
         self._send(task, self._futures.discard)
         return future

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,6 +65,12 @@ class TaskFutures:
             self._remember(future)
         with contextlib.suppress(PoolClosedError):
             self._owner.cancel(task_id)
+
+    def withdraw(self, task_ids: Sequence[str]) -> set[str]:
+        """Take those tasks that still wait out of the queue; return their ids."""
+        with contextlib.suppress(PoolClosedError):
+            return self._owner.withdraw(task_ids)
+        return set()
 
     def request_stop(self, task_id: str) -> None:
         """Ask a task to end by itself; see `TaskFuture.request_stop`."""
@@ -169,7 +176,7 @@ def _settle_undone(future: TaskFuture, header: Header) -> None:
     if header.get("reason") == "timeout":
         _set(future, error=TaskTimeoutError(header["message"]))
     elif header["state"] == "cancelled":
-        future.cancel()
+        future._end()  # noqa: SLF001 - the future's own side of the pool
     else:
         message = header.get("message") or f"The task {future.name!r} did not run."
         _set(future, error=MgpuError(message))

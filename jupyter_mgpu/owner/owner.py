@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,6 +99,23 @@ class Owner:
     def cancel(self, task_id: str) -> None:
         """Take a task out of the queue, or end it while it runs."""
         self._call(lambda: self._core.scheduler.cancel(task_id))
+
+    def withdraw(self, task_ids: Sequence[str]) -> set[str]:
+        """Take those tasks that still wait out of the queue; return their ids.
+
+        Raises:
+            PoolClosedError: If the pool has ended.
+        """
+        if self._core.is_closing:
+            raise self._closed_error()
+
+        async def ask() -> set[str]:
+            return self._core.scheduler.withdraw(task_ids)
+
+        try:
+            return self._run_soon(ask()).result(CLIENT_S)
+        except (RuntimeError, TimeoutError, CancelledError):
+            raise self._closed_error() from None
 
     def interrupt(self, task_id: str, *, force: bool = False) -> None:
         """Interrupt a running task; with `force`, replace the engines that still run it."""

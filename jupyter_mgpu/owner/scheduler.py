@@ -1,7 +1,7 @@
 """Hands out tasks to idle engines, and follows each task to its end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -152,6 +152,14 @@ class Scheduler:
         else:
             self._queue.remove(task)
             self.schedule()
+
+    def withdraw(self, task_ids: Iterable[str]) -> set[str]:
+        """Cancel those tasks that still wait; return their ids."""
+        found = map(self.tasks.get, task_ids)
+        waiting = {task.id for task in found if task is not None and task.state == "queued"}
+        for task_id in waiting:
+            self.cancel(task_id)
+        return waiting
 
     def cancel_all(self, reason: str) -> None:
         """End every task, because the pool ends."""
