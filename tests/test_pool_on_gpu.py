@@ -1,6 +1,7 @@
 """What only real GPUs can show of a pool: pins that torch sees, training, memory, collectives."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,35 @@ def test_a_cancelled_task_gives_its_gpu_memory_back(nb: Notebook) -> None:
     nb.check("future.cancel()")
 
     wait_until(lambda: nb.value(USED)[0] < before + (200 << 20), 5, "the memory")
+
+
+REDUCE = """%%spmd
+import torch, torch.distributed as dist
+dist.init_process_group()
+big = torch.ones(2**26, device=device)  # 256 MiB
+dist.all_reduce(big)
+torch.cuda.synchronize()
+"""
+
+
+def way_of_nccl(environment: dict[str, str], visible: str) -> set[str]:
+    """Say by which ways NCCL sends between two engines: P2P, SHM, NET."""
+    told = {**environment, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P"}
+    with notebook(told) as nb:
+        nb.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu")
+        nb.check(f"%parpool 2 --visible {visible}")
+        nb.check(REDUCE, timeout=180)
+        folder = nb.value("str(mgpu.current_pool().owner.plan.folder)")
+        logs = "".join(path.read_text(errors="replace") for path in Path(folder).glob("rank*.log"))
+    return set(re.findall(r"via (P2P|SHM|NET)", logs))
+
+
+def test_pinned_engines_reach_each_other_as_engines_that_see_all_gpus(
+    environment: dict[str, str],
+) -> None:
+    two_gpus(environment)
+
+    own, pool = (way_of_nccl(environment, visible) for visible in ("own", "pool"))
+
+    assert pool, "NCCL has not told its ways"
+    assert own == pool
