@@ -31,6 +31,7 @@ _HOMES = {
     "parfor": "loops",
     "parpool": "start",
     "predict": "training.predicting",
+    "register_joblib": "joblib_backend",
     "report": "on_engine.context",
     "spmd": "blocks",
     "TrainingOptions": "on_engine.training.options",

@@ -21,7 +21,7 @@ from jupyter_mgpu.client import (
     TaskFutures,
 )
 from jupyter_mgpu.composite import Composite
-from jupyter_mgpu.engines import PoolStatus
+from jupyter_mgpu.engines import EngineState, PoolStatus
 from jupyter_mgpu.errors import PoolClosedError
 from jupyter_mgpu.futures import TaskFuture, cancel_all, wait
 from jupyter_mgpu.gpus import Request
@@ -122,6 +122,11 @@ class Pool:
         """Return what the pool is and does now."""
         return self.owner.status()
 
+    def idle_first(self, number: int) -> tuple[int, ...]:
+        """Return so many ranks: idle ones as far as there are."""
+        engines = sorted(self.engines, key=lambda engine: engine.state is not EngineState.IDLE)
+        return tuple(sorted(engine.rank for engine in engines[:number]))
+
     def device(self, rank: int) -> str:
         """Return what a rank runs on, in words."""
         return self.owner.device(rank)
@@ -186,13 +191,19 @@ class Pool:
         finally:
             cancel_all(futures)
 
-    def executor(self) -> PoolExecutor:
+    def executor(self, **choices: Unpack[TaskChoices]) -> PoolExecutor:
         """Return the pool as a `concurrent.futures.Executor`, for libraries that take one.
 
         Its end is not that of the pool.
+
+        Args:
+            **choices: How each of its calls is run; see `TaskChoices`.
+
+        Raises:
+            PoolClosedError: If the pool was shut down.
         """
         self._check_open()
-        return PoolExecutor(self.submission, self._futures, lambda: self.size)
+        return PoolExecutor(self.submission, self._futures, lambda: self.size, **choices)
 
     def tasks(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PackingError, PoolClosedError
 from jupyter_mgpu.loops.chunk import Chunk, listen_until_end
 from jupyter_mgpu.loops.chunk_output import ChunkOutput
@@ -73,7 +72,7 @@ class Flight:
         self._results = results
         self._output = output
         self._since_s = time.monotonic()
-        self._ranks = () if options.workers is None else _choose_ranks(pool, options.workers)
+        self._ranks = () if options.workers is None else pool.idle_first(options.workers)
         self._sizes = ChunkSizes(options.chunk)
         self._returned: deque[Item] = deque()
         self._retried: set[int] = set()
@@ -295,9 +294,3 @@ class Flight:
 
 def _count(frames: Sequence[Frame]) -> bytes:
     return len(frames).to_bytes(4, "little")
-
-
-def _choose_ranks(pool: Pool, number: int) -> tuple[int, ...]:
-    """Choose ranks for a loop: those that are idle first."""
-    engines = sorted(pool.engines, key=lambda engine: engine.state is not EngineState.IDLE)
-    return tuple(sorted(engine.rank for engine in engines[:number]))

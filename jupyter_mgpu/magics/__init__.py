@@ -13,6 +13,7 @@ def register(shell: Any) -> None:
 
     floors.check()
     from jupyter_mgpu.errors import MgpuError
+    from jupyter_mgpu.joblib_backend import register_joblib
     from jupyter_mgpu.magics.gpus import GpusMagic
     from jupyter_mgpu.magics.parfor import ParforMagic
     from jupyter_mgpu.magics.parpool import ParpoolMagic
@@ -21,5 +22,6 @@ def register(shell: Any) -> None:
     from jupyter_mgpu.output import failures
 
     shell.register_magics(GpusMagic, ParforMagic, ParpoolMagic, SpmdMagic, TasksMagic)
+    register_joblib()
     failures.draw_short(MgpuError)
     failures.draw_syntax_errors(shell)

@@ -15,6 +15,7 @@ from jupyter_mgpu.on_engine import (
     context,
     failure,
     guard,
+    nested_joblib,
     process_group,
     resident,
     spawning,
@@ -90,6 +91,7 @@ class Engine:
         warning_filters.apply(os.environ.get(warning_filters.VARIABLE, "[]"))
         process_group.install()
         spawning.install()
+        nested_joblib.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(
             rank=self._rank, world_size=self._context.world_size, device=self._device
