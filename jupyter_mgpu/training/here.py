@@ -13,9 +13,12 @@ from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.output import publisher
+from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
+
+STOPPING = "The training stops after this step; a second Stop interrupts it."
 
 
 def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -> Any:
@@ -24,14 +27,15 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
     if context.current() is not None:
         watcher = Watcher(context.report, context.stop_requested)
         return train_alone(net, data, loss, options, device, watcher)
-    view = TrainingView(publisher.capture(), name, device, is_quiet=not options.verbose)
+    cell = publisher.capture()
+    view = TrainingView(cell, name, device, is_quiet=not options.verbose)
     stopped = threading.Event()
     watcher = Watcher(
         stop_requested=stopped.is_set, show=view.row, progress=view.progress, note=view.note
     )
     outcome = "failed"
     try:
-        with _first_stop_sets(stopped):
+        with _first_stop_sets(stopped, cell):
             trained, history = train_alone(net, data, loss, options, device, watcher)
         history.environment = device
         outcome = history.stopped
@@ -41,7 +45,7 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
 
 
 @contextlib.contextmanager
-def _first_stop_sets(stopped: threading.Event) -> Iterator[None]:
+def _first_stop_sets(stopped: threading.Event, cell: Publisher) -> Iterator[None]:
     """Let the first Stop be a wish, and the second one an interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,6 +56,8 @@ def _first_stop_sets(stopped: threading.Event) -> Iterator[None]:
         if stopped.is_set() and callable(before):
             before(number, frame)
         stopped.set()
+        # A thread of its own: this one may be within the very functions that show something.
+        threading.Thread(target=cell.stream, args=("stdout", STOPPING + "\n")).start()
 
     signal.signal(signal.SIGINT, on_stop)
     try:

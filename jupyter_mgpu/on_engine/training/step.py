@@ -109,14 +109,19 @@ class Stepper:
             return
         from torch.nn.parallel import DistributedDataParallel
 
-        if not self._options.find_unused_parameters:
+        may_be_unused = self._options.find_unused_parameters
+        if not may_be_unused:
             self._refuse_unused(parts[0])
         self._parallel = DistributedDataParallel(
             self._net,
             process_group=self._ranks.group,
-            find_unused_parameters=self._options.find_unused_parameters,
+            find_unused_parameters=may_be_unused,
             **_own_buffers(),
         )
+        if not may_be_unused:
+            # After its first pass it packs the gradients anew, and then sums round differently:
+            # a training that is resumed would differ in the last bit.
+            self._try(parts[0])
 
     @property
     def exchange_s(self) -> float:
@@ -130,13 +135,21 @@ class Stepper:
         return self._num_exchanges * max(0.0, float(exposed)) / 1e9 + self._ranks.waited.seconds
 
     def _refuse_unused(self, part: Part) -> None:
-        """Try the first part, leaving no trace, and see which parameters get a gradient."""
+        unused = self._try(part)
+        if unused:
+            raise ValueError(
+                f"The loss does not depend on these parameters: {', '.join(unused[:8])}. Freeze "
+                "them by requires_grad_(False), or allow them by find_unused_parameters=True."
+            )
+
+    def _try(self, part: Part) -> list[str]:
+        """Compute gradients and leave no trace; name the parameters that get none."""
         import torch
 
         buffers = [(buffer, buffer.clone()) for buffer in self._net.buffers()]
         devices = [self._ranks.device] if self._ranks.device.startswith("cuda") else []
         with torch.random.fork_rng(devices):
-            output, target = self._forward(self._net, part.batch)
+            output, target = self._forward(self._parallel, part.batch)
             self._checked(self._loss(output, target)).backward()
         unused = [
             name
@@ -146,11 +159,7 @@ class Stepper:
         self._optimizer.zero_grad(set_to_none=True)
         for buffer, value in buffers:
             buffer.copy_(value)
-        if unused:
-            raise ValueError(
-                f"The loss does not depend on these parameters: {', '.join(unused[:8])}. Freeze "
-                "them by requires_grad_(False), or allow them by find_unused_parameters=True."
-            )
+        return unused
 
     def _checked(self, loss: Any) -> Any:
         import torch

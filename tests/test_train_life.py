@@ -1,0 +1,331 @@
+"""A training's life: Stop, futures, checkpoints, deaths, memory."""
+
+import os
+import re
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from training import difference, fit, mlp, samples
+
+from jupyter_mgpu import TrainingOptions, train
+from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.futures import CancelledError
+from jupyter_mgpu.pool import Pool
+from notebooks import Notebook, notebook, wait_until
+
+LEAST = 1e-10
+ENDLESS = 10**6
+
+
+def dropping() -> nn.Module:
+    first, act, last = mlp()
+    return nn.Sequential(first, act, nn.Dropout(0.3), last).double()
+
+
+def begin(pool: Pool, **options: Any) -> Any:
+    """Start a training without an end; return its future when it has made steps."""
+    settings = {"mini_batch_size": 20, "max_epochs": ENDLESS, "verbose": False, **options}
+    asked = TrainingOptions(execution_environment="parallel", **settings)
+    future = train(mlp(), samples(), nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
+    wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
+    return future
+
+
+# --- checkpoints -------------------------------------------------------------------------
+
+SETTINGS: dict[str, Any] = {
+    "validation": samples(41),
+    "average_decay": 0.9,
+    "warm_up": 15,
+    "clip_norm": 1.0,
+    "optimizer": "sgd",
+}
+
+
+@pytest.mark.parametrize("pools", [0, 1])
+def test_a_resumed_training_is_the_same_to_the_last_bit(
+    trio: Pool, tmp_path: Path, pools: int
+) -> None:
+    pool = trio if pools else None
+    whole = fit(dropping(), samples(), pool, max_epochs=4, **SETTINGS)
+    fit(dropping(), samples(), pool, max_epochs=2, checkpoint_folder=tmp_path, **SETTINGS)
+
+    torch.manual_seed(99)  # what the notebook has drawn meanwhile does not count
+    again = fit(dropping(), samples(), pool, max_epochs=4, resume=tmp_path, **SETTINGS)
+
+    assert difference(again, whole) == 0
+
+
+def test_a_stop_within_an_epoch_resumes_to_the_last_bit(trio: Pool, tmp_path: Path) -> None:
+    whole = fit(dropping(), samples(), trio, max_epochs=4, **SETTINGS)
+    stop = [lambda row: row["step"] == 13]
+    options = {"max_epochs": 4, "checkpoint_folder": tmp_path, **SETTINGS}
+
+    _, stopped = fit(dropping(), samples(), trio, callbacks=stop, **options)
+    assert stopped.stopped == "stopped when asked to"
+    assert 13 < len(stopped.steps) < 18
+
+    again = fit(dropping(), samples(), trio, resume=True, **options)
+    # The stop has validated the network as it was, which the whole training did not.
+    again[1].validations = [row for row in again[1].validations if row["step"] % 10 == 0]
+    assert difference(again, whole) == 0
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_training(trio: Pool, tmp_path: Path) -> None:
+    whole = fit(mlp(), samples(), max_epochs=4, **SETTINGS)
+    fit(mlp(), samples(), trio, max_epochs=2, checkpoint_folder=tmp_path, **SETTINGS)
+
+    for pool, load in ((None, None), (trio, 2)):
+        again = fit(
+            mlp(), samples(), pool, worker_load=load, max_epochs=4, resume=tmp_path, **SETTINGS
+        )
+        assert difference(again, whole) < LEAST
+
+
+def test_the_newest_checkpoints_stay_and_any_can_be_chosen(tmp_path: Path) -> None:
+    options = {"checkpoint_folder": tmp_path, "keep_checkpoints": 3, "checkpoint_frequency": 2}
+    whole = fit(mlp(), samples(), max_epochs=9, **options)
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"checkpoint-{step:09d}.pt" for step in (40, 60, 80)]
+    again = fit(mlp(), samples(), max_epochs=9, resume=tmp_path / names[0])
+    assert difference(again, whole) == 0
+
+
+def test_what_is_no_checkpoint_is_refused(trio: Pool, tmp_path: Path) -> None:
+    (tmp_path / "junk").write_text("junk")
+    for pool in (None, trio):
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            fit(mlp(), samples(), pool, resume=tmp_path)
+        with pytest.raises(ValueError, match="is no checkpoint of a training"):
+            fit(mlp(), samples(), pool, resume=tmp_path / "junk")
+
+
+# --- a rank that dies --------------------------------------------------------------------
+
+
+def die_once(mark: str, net: Any, batch: Any) -> Any:
+    """Run a network; rank 1 is killed at its 15th batch, unless that has happened."""
+    if os.environ["RANK"] == "1" and net.training:
+        path = Path(mark)
+        count = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(count + 1))
+        if count == 15:
+            Path(mark + ".died").write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return net(batch[0]), batch[1]
+
+
+def test_a_training_goes_on_after_a_death_where_that_is_allowed(
+    trio: Pool, tmp_path: Path, capsys: Any
+) -> None:
+    whole = fit(dropping(), samples(), trio, max_epochs=3)
+    forward = partial(die_once, str(tmp_path / "count"))
+    options = {"forward": forward, "checkpoint_folder": tmp_path / "kept", "max_restarts": 1}
+
+    again = fit(dropping(), samples(), trio, max_epochs=3, **options)
+
+    assert difference(again, whole) == 0
+    assert re.search(r"rank 1 .*SIGKILL.* The training starts again\.", capsys.readouterr().out)
+
+
+def test_a_death_is_told_with_rank_and_cause(trio: Pool, tmp_path: Path) -> None:
+    forward = partial(die_once, str(tmp_path / "count"))
+
+    with pytest.raises(EngineDiedError, match=r"The engine of rank 1 .*SIGKILL"):
+        fit(mlp(), samples(), trio, max_epochs=ENDLESS, forward=forward)
+
+    assert time.monotonic() - float((tmp_path / "count.died").read_text()) < 5
+    assert len(fit(mlp(), samples(), trio)[1].steps) == 20
+
+
+# --- in the background -------------------------------------------------------------------
+
+
+def test_a_future_has_metrics_and_ends_when_asked_to(trio: Pool) -> None:
+    future = begin(trio)
+    assert future.running()
+    assert future.metrics[0].keys() == {"step", "epoch", "rate", "loss"}
+    assert 0 < future.progress < 1
+
+    future.request_stop()
+
+    _, history = future.result(30)
+    assert history.stopped == "stopped when asked to"
+    assert len(history.steps) > 20
+
+
+@pytest.mark.parametrize("wish", ["request_stop", "cancel"])
+def test_a_future_takes_a_wish_before_the_training_runs(trio: Pool, wish: str) -> None:
+    busy = [trio.submit_task(time.sleep, (0.5,), rank=rank) for rank in trio.ranks]
+    options = TrainingOptions(
+        execution_environment="parallel", max_epochs=ENDLESS, mini_batch_size=20, verbose=False
+    )
+
+    future = train(mlp(), samples(), nn.CrossEntropyLoss(), options, pool=trio, wait=False)
+    getattr(future, wish)()
+
+    if wish == "cancel":
+        with pytest.raises(CancelledError):
+            future.result(30)
+    else:
+        assert future.result(30)[1].stopped == "stopped when asked to"
+    assert [task.result(30) for task in busy] == [None] * 3
+    assert len(fit(mlp(), samples(), trio)[1].steps) == 20
+
+
+def test_a_cancelled_training_frees_its_ranks(trio: Pool) -> None:
+    pids = [engine.pid for engine in trio.engines]
+    future = begin(trio)
+
+    assert future.cancel()
+
+    assert future.cancelled()
+    assert len(fit(mlp(), samples(), trio)[1].steps) == 20
+    assert [engine.pid for engine in trio.engines] == pids
+
+
+def test_a_failed_training_is_in_its_future_and_frees_its_ranks(trio: Pool) -> None:
+    future = begin(trio, forward=lambda net, batch: (net(batch[0]), 1 / 0))
+
+    assert isinstance(future.exception(30), ZeroDivisionError)
+    assert len(fit(mlp(), samples(), trio)[1].steps) == 20
+
+
+def test_one_network_in_the_background_trains_on_one_engine(trio: Pool) -> None:
+    options = TrainingOptions(max_epochs=2, mini_batch_size=20, learning_rate=0.01)
+
+    future = train(mlp(), samples(), nn.CrossEntropyLoss(), options, pool=trio, wait=False)
+
+    assert difference(future.result(30), fit(mlp(), samples())) == 0
+
+
+# --- memory ------------------------------------------------------------------------------
+
+
+def pss_mb(pids: list[int]) -> float:
+    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    return sum(int(re.search(r"^Pss: +(\d+)", text, re.MULTILINE)[1]) for text in texts) / 1000
+
+
+def note_memory(path: str, pids: list[int], row: dict[str, Any]) -> None:
+    if row["step"] == 1:
+        Path(path).write_text(str(pss_mb(pids)))
+
+
+def test_a_large_data_set_is_in_memory_once_per_host(trio: Pool, tmp_path: Path) -> None:
+    inputs = torch.zeros(100_000, 250)  # 100 MB
+    targets = torch.zeros(len(inputs), dtype=torch.long)
+    pids = [engine.pid for engine in trio.engines]
+    fit(nn.Linear(250, 3), (inputs[:500], targets[:500]), trio)
+    before = pss_mb(pids)
+
+    watch = partial(note_memory, str(tmp_path / "pss"), pids)
+    fit(nn.Linear(250, 3), (inputs, targets), trio, mini_batch_size=10_000, callbacks=[watch])
+
+    assert float((tmp_path / "pss").read_text()) - before < 170
+
+
+# --- in a notebook -----------------------------------------------------------------------
+
+PREPARE = """
+%load_ext jupyter_mgpu
+import jupyter_mgpu as mgpu
+import builtins, os, pathlib, time, torch
+from torch import nn
+%parpool 2
+data = torch.randn(200, 12), torch.zeros(200, dtype=torch.long)
+net, loss = nn.Linear(12, 3), nn.CrossEntropyLoss()
+def counted(net, batch):
+    builtins.steps = getattr(builtins, "steps", 0) + net.training
+    return net(batch[0]), batch[1]
+def fit(where, **options):
+    settings = dict(max_epochs=10**6, mini_batch_size=20, verbose_frequency=10, forward=counted)
+    return mgpu.train(net, data, loss, mgpu.TrainingOptions(
+        execution_environment=where, **settings | options))
+"""
+
+
+@pytest.fixture(scope="module")
+def nb():
+    with notebook() as opened:
+        opened.check(PREPARE, timeout=120)
+        yield opened
+
+
+def stop_when(nb: Notebook, code: str, text: str) -> Any:
+    """Run a cell, press Stop once it shows some text, wait for its end."""
+    cell = nb.submit(code)
+    nb.wait_for_output(cell, text, 60)
+    nb.stop()
+    return nb.wait(cell, 20)
+
+
+@pytest.mark.parametrize("where", ["auto", "multi-gpu"])
+def test_the_first_stop_returns_the_network_as_it_is(nb: Notebook, where: str) -> None:
+    nb.check("%%spmd\nimport builtins\nbuiltins.steps = 0")
+
+    cell = stop_when(nb, f"trained, history = fit({where!r})", "iteration")
+
+    assert cell.ok, cell.traceback
+    assert "Training ended: stopped when asked to." in cell.text
+    assert nb.value("history.stopped") == "stopped when asked to"
+    assert nb.value("all((a != b).any() for a, b in zip(trained.parameters(), net.parameters()))")
+    if where == "multi-gpu":
+        nb.check("%%spmd\ncount = builtins.steps")
+        counts = nb.value("list(mgpu.current_pool()['count'])")
+        # The first batch was tried twice before.
+        assert counts == [nb.value("len(history.steps)") + 2] * 2
+
+
+SLOW = (
+    "def slow(net, batch):\n"
+    "    print('in it', flush=True)\n"
+    "    time.sleep(99)\n"
+    "    return net(batch[0]), batch[1]\n"
+)
+
+
+@pytest.mark.parametrize("where", ["auto", "multi-gpu"])
+def test_a_second_stop_interrupts(nb: Notebook, where: str) -> None:
+    cell = nb.submit(SLOW + f"fit({where!r}, forward=slow)")
+    nb.wait_for_output(cell, "in it", 60)
+    nb.stop()
+    nb.wait_for_output(cell, "a second Stop interrupts", 10)
+    begun = time.monotonic()
+    nb.stop()
+    nb.wait(cell, 10)
+
+    assert cell.ename == "KeyboardInterrupt"
+    assert time.monotonic() - begun < 2.5
+    nb.check(f"fit({where!r}, max_epochs=1)")
+
+
+def test_a_stop_while_the_ranks_are_busy_ends_the_wait(nb: Notebook) -> None:
+    nb.check("busy = mgpu.parfeval(time.sleep, 3)")
+
+    cell = stop_when(nb, "fit('multi-gpu')", "waiting for rank")
+
+    assert cell.ename == "KeyboardInterrupt"
+    assert nb.value("busy.result()") is None
+
+
+def test_the_cell_shows_where_it_trains_a_bar_and_a_table(nb: Notebook) -> None:
+    cell = nb.check(
+        "_ = fit('multi-gpu', max_epochs=4, validation=data, metrics=['accuracy'],\n"
+        "        scale='linear')"
+    )
+
+    lines = cell.text.splitlines()
+    (header,) = [line for line in lines if line.startswith("iteration")]
+    assert "Training on 2 CPU engines of the pool 'pool'." in lines
+    assert any(line.startswith("scale='linear': 40 samples per step") for line in lines)
+    assert re.search(r"epoch +time +learning rate +loss +validation loss +accuracy", header)
+    assert re.search(r"^11 +3 +00:00:\d\d", cell.text, re.MULTILINE)
+    assert "Training ended: all epochs completed." in lines
