@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CancelledError": "futures",
     "Composite": "composite",
+    "Constant": "constants",
     "MgpuError": "errors",
     "Pool": "pool",
     "TaskFuture": "futures",

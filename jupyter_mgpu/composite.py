@@ -55,6 +55,16 @@ class Composite:
         """The ranks that it has a value of."""
         return self._ranks if self._ranks is not None else self._pool.ranks
 
+    @property
+    def name(self) -> str:
+        """The name that the values have on the engines."""
+        return self._name
+
+    @property
+    def pool(self) -> Engines:
+        """Where the values are."""
+        return self._pool
+
     def __len__(self) -> int:
         return len(self.ranks)
 

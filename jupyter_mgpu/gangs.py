@@ -130,8 +130,14 @@ class Gang:
             self._output.handle(header["rank"], header, frames)
         is_over = self._end is not None and not self._left
         if is_over:
+            self._let_go()
             self._over.set()
         return is_over
+
+    def _let_go(self) -> None:
+        """Let go of the kernel's values: late output may keep this object for long."""
+        self._repack = None
+        self._on_rank_done = lambda *_: None
 
     def _show(self, status: str) -> None:
         self._has_status = bool(status)

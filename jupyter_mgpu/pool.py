@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
+from jupyter_mgpu import exchange
 from jupyter_mgpu.activity import Activity
 from jupyter_mgpu.client import (
     EngineValues,
@@ -69,12 +70,17 @@ class Pool:
         self._futures = TaskFutures(self.owner)
         gangs = Listeners()
         events = PoolEvents(self.owner, sender, say, self._end_soon)
-        self._inbox = Inbox(self._futures, gangs, events, say)
         self._activity = Activity(lambda: bool(self._futures or gangs))
         self.submission = Submission(
             self.owner, self._futures, gangs, self._activity, self._check_open
         )
         self.values = EngineValues(self.owner, self.submission, sender)
+        self._line = exchange.Line(
+            self.owner.answer, self.owner.post_to_all, self.owner.store.place, self.values
+        )
+        self._inbox = Inbox(
+            self._futures, gangs, events, say, self._line, self.submission.task_ended
+        )
 
     def start(self) -> Self:
         """Start the engines and wait until they are ready.
@@ -89,6 +95,7 @@ class Pool:
             self.owner.wait(10)
             self._finish("its start failed")
             raise
+        exchange.attach(self._line)
         return self
 
     # --- what it is --------------------------------------------------------------------
@@ -292,6 +299,8 @@ class Pool:
             return
         if wait_for_tasks:
             wait(self.tasks())
+        if exchange.published.needs_cleanup(self._line):
+            self.values.clean_up()
         self.owner.stop()
         self.owner.wait(8)
         self._finish("it was shut down")
@@ -315,6 +324,7 @@ class Pool:
             self._ended = reason
         self._activity.close()
         self._inbox.close()
+        exchange.detach(self._line)
         self._drop_claims(list(self.claims))
         self._on_end(self)
 

@@ -1,18 +1,22 @@
 """The values of names on the engines: assigned, fetched, described and freed."""
 
+import concurrent.futures
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_mgpu.client.submission import Submission
+from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
-from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine import constants, context
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.sending import Sender
 
 OWN_PRIORITY = 1 << 30
 SUMMARY_S = 1.0
+CLEAN_UP_S = 2.0
+"""A pool ends after so long, whatever the clean-up of its constants does."""
 
 
 class EngineValues:
@@ -80,6 +84,13 @@ class EngineValues:
         for rank in ranks:
             with contextlib.suppress(MgpuError):
                 self._owner.rpc(rank, "release", name=name)
+
+    def clean_up(self) -> None:
+        """Free the constants of the idle ranks, because the pool ends; the others just end."""
+        engines = self._owner.status().engines
+        idle = [engine.rank for engine in engines if engine.state is EngineState.IDLE]
+        calls = [self._submit(constants.free_all, (), rank, "clean up") for rank in idle]
+        concurrent.futures.wait(calls, CLEAN_UP_S)
 
     def _on_each(
         self, fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], name: str

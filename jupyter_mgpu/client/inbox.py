@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from jupyter_mgpu import exchange
 from jupyter_mgpu.client.listeners import Listeners
 from jupyter_mgpu.client.pool_events import PoolEvents
 from jupyter_mgpu.client.task_futures import TaskFutures
@@ -18,6 +19,8 @@ class Inbox:
         gangs: Takes the events of cells and calls on several ranks.
         pool_events: Takes what concerns the pool itself.
         say: Called with a sentence when an event could not be handled.
+        line: The pool's among those of the kernel.
+        on_ended: Called with the id of each task that has ended.
     """
 
     def __init__(
@@ -26,7 +29,11 @@ class Inbox:
         gangs: Listeners,
         pool_events: PoolEvents,
         say: Callable[[str], None],
+        line: exchange.Line,
+        on_ended: Callable[[str], None],
     ) -> None:
+        self._line = line
+        self._on_ended = on_ended
         self._futures = futures
         self._gangs = gangs
         self._pool_events = pool_events
@@ -40,6 +47,10 @@ class Inbox:
         What is quick and harmless is done at once, since each switch of threads costs as much
         as a short task; the rest is handed to the delivery thread.
         """
+        if exchange.take(self._line, header, frames):
+            return
+        if header["op"] == "ended":
+            self._on_ended(header["task"])
         if not self._futures.handle_at_once(header, frames):
             self._events.put((header, frames))
 

@@ -14,7 +14,7 @@ from jupyter_mgpu.errors import PoolClosedError
 from jupyter_mgpu.futures import Control, TaskFuture
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.packing import Place
+from jupyter_mgpu.packing import Place, companions
 from jupyter_mgpu.sending import Follow
 from jupyter_mgpu.wire import Frame, Header
 
@@ -69,6 +69,7 @@ class Submission:
         self._numbers = itertools.count(1)
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._companions: dict[str, list[Any]] = {}  # of tasks that have not ended
 
     def call(
         self,
@@ -96,7 +97,8 @@ class Submission:
         rank, timeout_s = choices.get("rank"), choices.get("timeout")
         retries = choices.get("retries", 0)
         _check(timeout_s, retries)
-        frames = pack_call(fn, args, kwargs, self._owner.store.place)
+        with companions.collect() as found:
+            frames = pack_call(fn, args, kwargs, self._owner.store.place)
         created = datetime.now(UTC)
         task = Task(
             id=self.next_id("t"),
@@ -112,6 +114,8 @@ class Submission:
         self._add_follow(task)
         future = make_future(task.id, task.name, self._futures, created)
         self._futures.add(future)
+        if found:
+            self._companions[task.id] = found
         self._send(task, self._futures.discard)
         return future
 
@@ -161,6 +165,10 @@ class Submission:
         self._add_follow(task)
         self.gang(task, listener)
 
+    def task_ended(self, task_id: str) -> None:
+        """Let go of what only a task needed."""
+        self._companions.pop(task_id, None)
+
     def next_id(self, kind: str) -> str:
         """Return an id that nothing else of this pool has."""
         return f"{kind}{self.next_number()}"
@@ -187,6 +195,7 @@ class Submission:
             self._owner.submit(task)
         except PoolClosedError:
             undo(task.id)
+            self.task_ended(task.id)
             task.frames.clear()  # the traceback may live long
             raise
         self._activity.wake()

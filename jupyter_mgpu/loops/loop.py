@@ -53,7 +53,8 @@ class Loop:
         on_packed: OnPacked | None = None,
     ) -> None:
         share = pool.owner.store.place
-        function = packing.pack((fn,), copy=True, labels=("function",), place=share)
+        with packing.companions.collect() as self._companions:
+            function = packing.pack((fn,), copy=True, labels=("function",), place=share)
         if on_packed is not None:
             on_packed(packing.count_bytes(function))
         submission = pool.submission
@@ -149,6 +150,7 @@ class Loop:
         self._bar.finish(results.num_done, self._items.total, results.num_failed, _outcome(error))
         with contextlib.suppress(PoolClosedError):
             self._pool.values.release(self._key, self._pool.ranks)
+        self._companions.clear()
         future.finished = datetime.now(UTC)
         with contextlib.suppress(Exception):  # it was cancelled
             if error is None:

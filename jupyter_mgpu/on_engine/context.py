@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_mgpu.on_engine.requests import Requests
 from jupyter_mgpu.packing import Place
 
 Emit = Callable[[dict[str, Any], list[Any]], None]
@@ -30,6 +31,7 @@ class EngineContext:
     namespace: Any  # the EngineNamespace
     shell: Any  # the IPython shell
     place: Place  # puts large results into shared memory
+    requests: Requests  # asks the kernel
     task: RunningTask | None = None
     kept: dict[str, Any] = field(default_factory=dict)  # values that a kernel's Composite owns
 

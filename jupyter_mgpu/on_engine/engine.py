@@ -12,6 +12,7 @@ from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.on_engine import (
+    constants,
     context,
     failure,
     guard,
@@ -25,6 +26,7 @@ from jupyter_mgpu.on_engine import (
 from jupyter_mgpu.on_engine.link import EngineLink
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
 from jupyter_mgpu.on_engine.namespace.summary import describe
+from jupyter_mgpu.on_engine.requests import Requests
 from jupyter_mgpu.on_engine.runner import Runner
 from jupyter_mgpu.wire import Frame, Header
 
@@ -52,9 +54,10 @@ class Engine:
         self._loop = loop
         self._shell = shell
         self._device = variables.get("MGPU_DEVICE", "cpu")
+        name = f"{self._rank}.{variables['MGPU_START']}"
         self._link = EngineLink(
             variables["MGPU_URL"],
-            f"{self._rank}.{variables['MGPU_START']}",
+            name,
             variables.pop("MGPU_TOKEN"),  # user code and its children need not have it
             loop,
         )
@@ -67,6 +70,7 @@ class Engine:
             self._namespace,
             shell,
             self._link.store.place,
+            Requests(name, self._link.emit, lambda: self.runner.running),
         )
         context.enter(self._context)
         packing.set_device(self._device)
@@ -80,7 +84,9 @@ class Engine:
             "summary": self._summary,
             "abort_if_still": self._abort_if_still,
             "release": lambda name: self._context.kept.pop(name, None) and None,
-            "resident_bytes": lambda: resident.count_bytes(self._shell.user_ns, self._context.kept),
+            "resident_bytes": lambda: resident.count_bytes(
+                self._shell.user_ns, self._context.kept, constants.values()
+            ),
         }
 
     def start(self) -> None:
@@ -103,15 +109,18 @@ class Engine:
         )
 
     def _on_work(self, header: Header, frames: list[Frame]) -> None:
-        if header["op"] == "run":
+        if header["op"] in ("run", "free"):
             self.runner.submit(header, frames)
         elif header["op"] == "comm":  # in order: the next cell sees a slider as the user left it
             self.output.on_comm(header, frames)
 
-    def _on_control(self, header: Header, _frames: list[Frame]) -> None:
+    def _on_control(self, header: Header, frames: list[Frame]) -> None:
         operation = header["op"]
         if operation == "interrupt":
             self.runner.interrupt(header["task"])
+            self._context.requests.interrupt(header["task"])
+        elif operation == "answer":
+            self._context.requests.answered(header, frames)
         elif operation == "request_stop":
             self.runner.request_stop(header["task"])
         elif operation == "rpc":

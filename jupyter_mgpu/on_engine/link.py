@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 from jupyter_mgpu import shared_memory
+from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
@@ -71,6 +72,7 @@ class EngineLink:
         """Send a message to the owner; any thread may call it."""
         self._send(*self._lender.lend(_OWNER, header, frames))
 
+    @imports.protected  # half a message would spoil all that come after it
     def _send(self, header: Header, frames: Sequence[Frame]) -> None:
         parts = encode(header, frames)
         with self._lock:
@@ -89,14 +91,14 @@ class EngineLink:
                 if not int(self._work.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return
                 parts = self._work.recv_multipart(copy=False)
-            self._receive(*decode([part.buffer for part in parts]))
+            self._receive(*decode([part.buffer for part in parts]), self._on_work)
 
-    def _receive(self, header: Header, frames: list[Frame]) -> None:
+    def _receive(self, header: Header, frames: list[Frame], handler: Handler) -> None:
         whole, answer = shared_memory.borrow(header, frames)
         if answer is not None:
             self._send(answer, [])
         if whole is not None:
-            self._on_work(header, whole)
+            handler(header, whole)
 
     def _serve_control(self, on_control: Handler) -> None:
         self._control.send_multipart(encode({"op": "hello", "token": self._token}))
@@ -105,7 +107,7 @@ class EngineLink:
             if header["op"] in shared_memory.ANSWERS:
                 self._on_answer(header)
             else:
-                on_control(header, frames)
+                self._receive(header, frames, on_control)
 
     def _on_answer(self, header: Header) -> None:
         loan = self._lender.answered(header)

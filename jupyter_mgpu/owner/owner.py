@@ -153,6 +153,17 @@ class Owner:
         """Send an engine's main thread a message without an answer, before the next task."""
         self._call(self._core.post, self.engines[rank], header, frames)
 
+    def post_to_all(self, header: Header) -> None:
+        """Send the main thread of every engine a message; harmless when the pool has ended."""
+        with contextlib.suppress(PoolClosedError):
+            for engine in list(self.engines.values()):
+                self._call(self._core.post, engine, header, ())
+
+    def answer(self, engine: str, header: Header, frames: Sequence[Frame]) -> None:
+        """Answer what an engine has asked its kernel; harmless when the pool has ended."""
+        with contextlib.suppress(PoolClosedError):
+            self._call(self._core.answer, engine, header, frames)
+
     def client(self) -> Any:
         """Connect ipyparallel's own client; starts its controller at the first call."""
         return self._run_soon(self._core.client()).result(CLIENT_S)

@@ -31,7 +31,7 @@ from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
 from jupyter_mgpu.owner.switchboard import Switchboard
-from jupyter_mgpu.shared_memory import Store
+from jupyter_mgpu.shared_memory import Store, is_shared
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
 
@@ -276,6 +276,14 @@ class OwnerLoop:
     def post(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:
         """Send an engine's main thread a message without an answer, before the next task."""
         self._switchboard.send_work(engine, header, list(frames))
+
+    def answer(self, name: str, header: Header, frames: Sequence[Frame]) -> None:
+        """Answer what an engine has asked its kernel; nobody, if it was replaced meanwhile."""
+        engine = self._room.find(name)
+        if engine is not None:
+            if not any(map(is_shared, frames)):
+                frames = self.store.place(frames)
+            self._switchboard.send_control(engine, header, frames)
 
     def status(self) -> PoolStatus:
         """Return what people see of the pool."""

@@ -75,7 +75,7 @@ class Switchboard:
     def _send(
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
-        header, left = self._lender.lend(engine.name, header, frames)
+        header, left = self._lender.lend(f"{channel}:{engine.name}", header, frames)
         if left is not frames:
             shared = sum(map(len, frames)) - sum(map(len, left))
             engine.sent_bytes += shared
@@ -116,9 +116,10 @@ class Switchboard:
 
     def forget(self, engine: EngineRecord) -> None:
         """Hear an engine no more, and take back what it has not mapped."""
-        self._lender.forget(engine.name)
         self._store.remove_files(engine.name)
-        self._known -= {f"{channel}:{engine.name}" for channel in CHANNELS}
+        for name in (f"{channel}:{engine.name}" for channel in CHANNELS):
+            self._lender.forget(name)
+            self._known.discard(name)
 
     def close(self) -> None:
         """Close the socket."""
@@ -174,7 +175,8 @@ class Switchboard:
         sentence = self._store.refused(loan.frames, header)
         if sentence is not None:
             self._on_message(engine, {"op": "notice", "message": sentence}, [])
-        self._send_parts("work", engine, loan.header, loan.frames)
+        channel = loan.peer.partition(":")[0]
+        self._send_parts(channel, engine, loan.header, loan.frames)
 
     def _answer(self, header: Header) -> None:
         _, future = self._questions.pop(header["id"], (0, None))

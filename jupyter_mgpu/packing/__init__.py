@@ -9,6 +9,7 @@ The path of an object::
 Both ends are this package. It imports torch only where an object needs it.
 """
 
+from jupyter_mgpu.packing import companions
 from jupyter_mgpu.packing.frames import Frame, Place, count_bytes, pack, unpack
 from jupyter_mgpu.packing.plain import NotPlainError, unpack_plain
 from jupyter_mgpu.packing.raised import pack_exception
@@ -18,6 +19,7 @@ __all__ = [
     "Frame",
     "NotPlainError",
     "Place",
+    "companions",
     "count_bytes",
     "pack",
     "pack_exception",
