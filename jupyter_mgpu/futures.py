@@ -100,12 +100,18 @@ class TaskFuture(concurrent.futures.Future[Any]):
 
     def _end(self) -> bool:
         """Cancel the task, whatever it does now."""
+        if self._set_cancelled():
+            self._control.cancel_task(self.id)
+        return self.cancelled()
+
+    def _set_cancelled(self) -> bool:
+        """Note that the task is cancelled; False if it had ended before."""
         self._completion = self._completion or next(_order)
-        with self._condition:  # the pool may end it in the same moment
-            if self.done() or not super().cancel():
-                return self.cancelled()
+        with self._condition:  # another thread may do it in the same moment
+            if self.done():
+                return False
+            super().cancel()
             self.set_running_or_notify_cancel()
-        self._control.cancel_task(self.id)
         return True
 
     def request_stop(self) -> None:

@@ -348,6 +348,20 @@ def test_unpicklable_calls_in_a_map_do_not_stop_the_rest(executor: PoolExecutor)
         next(results)
 
 
+def test_no_call_stays_listed_after_cancels_errors_and_deaths(
+    pool: Pool, executor: PoolExecutor
+) -> None:
+    calls = [(abs, -1), (fail, KeyError), (os._exit, 3), (abs, threading.Lock())]
+    futures = [executor.submit(*calls[number % 4]) for number in range(24)]
+    for future in futures[12:]:
+        future.cancel()
+    concurrent.futures.wait(futures, TIMEOUT_S)
+
+    assert {future.state for future in futures} == {"finished", "failed", "cancelled"}
+    wait_until(lambda: pool.tasks() == [], TIMEOUT_S)
+    assert not any(engine.task for engine in pool.engines)
+
+
 def test_many_calls_from_many_threads_all_come_back(executor: PoolExecutor) -> None:
     sums: dict[int, int] = {}
 

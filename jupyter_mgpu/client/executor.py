@@ -197,9 +197,7 @@ class PoolExecutor(Executor):
 
     def withdraw(self, futures: Iterable[CallFuture]) -> None:
         """Cancel those calls that still wait."""
-        by_id = {future.id: future for future in futures if not future.done()}
-        if by_id:
-            cancel_all([by_id[task] for task in self._pool_futures.withdraw(list(by_id))])
+        self._pool_futures.withdraw(futures)
 
     def settled(self, future: CallFuture) -> None:
         """Take note that a call has ended and that its callbacks are on their way."""

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,11 +66,15 @@ class TaskFutures:
         with contextlib.suppress(PoolClosedError):
             self._owner.cancel(task_id)
 
-    def withdraw(self, task_ids: Sequence[str]) -> set[str]:
-        """Take those tasks that still wait out of the queue; return their ids."""
+    def withdraw(self, futures: Iterable[TaskFuture]) -> None:
+        """Cancel those tasks that still wait."""
+        by_id = {future.id: future for future in futures if not future.done()}
+        if not by_id:
+            return
         with contextlib.suppress(PoolClosedError):
-            return self._owner.withdraw(task_ids)
-        return set()
+            for future in map(by_id.__getitem__, self._owner.withdraw(list(by_id))):
+                future._set_cancelled()  # noqa: SLF001 - the future's own side of the pool
+                self.end(future)
 
     def request_stop(self, task_id: str) -> None:
         """Ask a task to end by itself; see `TaskFuture.request_stop`."""
@@ -176,7 +180,7 @@ def _settle_undone(future: TaskFuture, header: Header) -> None:
     if header.get("reason") == "timeout":
         _set(future, error=TaskTimeoutError(header["message"]))
     elif header["state"] == "cancelled":
-        future._end()  # noqa: SLF001 - the future's own side of the pool
+        future._set_cancelled()  # noqa: SLF001 - the future's own side of the pool
     else:
         message = header.get("message") or f"The task {future.name!r} did not run."
         _set(future, error=MgpuError(message))

@@ -6,12 +6,14 @@ from typing import Any
 
 from joblib.parallel import (
     AutoBatchingMixin,
+    BatchedCalls,
     FallbackToBackend,
     ParallelBackendBase,
     SequentialBackend,
 )
 
 from jupyter_mgpu.client import PoolExecutor
+from jupyter_mgpu.joblib_backend.arrays import OnceCopied
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
 
@@ -31,6 +33,7 @@ class EnginesBackend(AutoBatchingMixin, ParallelBackendBase):
         super().__init__(**settings)
         self._chosen = pool
         self._executor: PoolExecutor
+        self._arrays = OnceCopied()
 
     @property
     def _pool(self) -> Pool:
@@ -57,8 +60,17 @@ class EnginesBackend(AutoBatchingMixin, ParallelBackendBase):
         self._executor = pool.executor(ranks=ranks, is_recorded=False)
         return n_jobs
 
-    def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any]) -> Future[Any]:
+    def start_call(self) -> None:
+        """Begin a call of joblib's Parallel."""
+        self._arrays = OnceCopied()
+
+    def stop_call(self) -> None:
+        """End a call of joblib's Parallel."""
+        self._arrays = OnceCopied()
+
+    def submit(self, func: BatchedCalls, callback: Callable[[Any], Any]) -> Future[Any]:
         """Run a batch of calls, and then the callback."""
+        func.items = self._arrays.items(func.items)
         try:
             future: Future[Any] = self._executor.submit(func)
         except RuntimeError as error:  # the pool has ended; joblib loses what is raised here
@@ -76,5 +88,5 @@ class EnginesBackend(AutoBatchingMixin, ParallelBackendBase):
         self._executor.end_all()
 
     def terminate(self) -> None:
-        """End a call of joblib's Parallel; the pool goes on."""
+        """Let go of the engines; the pool goes on."""
         self.reset_batch_stats()
