@@ -3,15 +3,13 @@
 import itertools
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 
 from jupyter_mgpu.calls import parfeval
-from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.futures import TaskFuture, fetch_next
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook
 
@@ -50,16 +48,20 @@ def optimize(study: optuna.Study, pool: Pool, meeting: Path) -> None:
 
 
 def ask_and_tell(study: optuna.Study, pool: Pool, meeting: Path) -> None:
-    trials: dict[TaskFuture, Any] = {}
-    for number in range(NUM_TRIALS + pool.size):
-        if number < NUM_TRIALS:
-            trial = study.ask()
-            x = trial.suggest_float("x", -5, 5)
-            trials[parfeval(train, x, meeting, pool=pool)] = trial
-        if number >= pool.size - 1 and trials:
-            future = wait(trials, return_when=FIRST_COMPLETED).done.pop()
-            trial = trials.pop(future)
-            study.tell(trial, record(trial, future))
+    trials: dict[TaskFuture, optuna.Trial] = {}
+
+    def start() -> None:
+        trial = study.ask()
+        x = trial.suggest_float("x", -5, 5)
+        trials[parfeval(train, x, meeting, pool=pool)] = trial
+
+    for _ in range(pool.size):
+        start()
+    for num_left in range(NUM_TRIALS - 1, -1, -1):
+        future = fetch_next(trials)
+        study.tell(trials[future], record(trials[future], future))
+        if num_left >= pool.size:
+            start()
 
 
 @pytest.mark.parametrize("search", [optimize, ask_and_tell])
