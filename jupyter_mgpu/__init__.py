@@ -13,6 +13,7 @@ _HOMES = {
     "CancelledError": "futures",
     "Composite": "composite",
     "Constant": "constants",
+    "DataQueue": "data_queues",
     "MgpuError": "errors",
     "Pool": "pool",
     "TaskFuture": "futures",

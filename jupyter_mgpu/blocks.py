@@ -16,6 +16,7 @@ from jupyter_mgpu.gangs import Gang
 from jupyter_mgpu.notebook import refuse_on_engine, user_namespace
 from jupyter_mgpu.output import failures, notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
+from jupyter_mgpu.packing import companions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
 from jupyter_mgpu.wire import Header
@@ -46,16 +47,17 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     ranks = tuple(ranks)
     if options.transform is not None:
         _check_syntax(below_magic(source, options.transform))
-    plan = pool.sender.plan(
-        source,
-        ranks,
-        send=options.send,
-        keep=options.keep,
-        send_nothing=options.sends_nothing,
-        count=options.count,
-        ask_changed=lambda asked, names: _ask_changed(pool, asked, names),
-        place=pool.owner.store.place,
-    )
+    with companions.collect(pool.line):  # what it collects, the notebook's names keep alive
+        plan = pool.sender.plan(
+            source,
+            ranks,
+            send=options.send,
+            keep=options.keep,
+            send_nothing=options.sends_nothing,
+            count=options.count,
+            ask_changed=lambda asked, names: _ask_changed(pool, asked, names),
+            place=pool.owner.store.place,
+        )
     place = publisher.capture()
     notices.show_dim(place, [] if options.is_quiet else plan.lines)
     output = _output(pool, ranks, place, is_quiet=options.is_quiet)
@@ -121,9 +123,10 @@ def spmd(
     name = name_of(fn)
     key = f"result of {pool.submission.next_id(name)}"
     header = {"kind": "call", "keep": key}
-    task = pool.submission.new_gang(
-        name, chosen, header, pack_call(fn, args, kwargs, pool.owner.store.place), timeout
-    )
+    with companions.collect(pool.line):  # what it collects, our arguments keep alive
+        frames = pack_call(fn, args, kwargs, pool.owner.store.place)
+    task = pool.submission.new_gang(name, chosen, header, frames, timeout)
+    del frames
     output = _output(pool, chosen, publisher.capture())
     Gang(pool, task, output, lambda *_: None).run()
     return Composite(

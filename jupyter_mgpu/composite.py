@@ -4,6 +4,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from jupyter_mgpu.exchange import Line
+
 
 class Engines(Protocol):
     """What a composite asks of the engines."""
@@ -11,6 +13,10 @@ class Engines(Protocol):
     @property
     def ranks(self) -> tuple[int, ...]:
         """The pool's ranks."""
+
+    @property
+    def line(self) -> Line:
+        """What leads to the engines."""
 
     def fetch(self, rank: int, name: str) -> Any:
         """Wait for a rank and return one of its values."""
@@ -61,9 +67,9 @@ class Composite:
         return self._name
 
     @property
-    def pool(self) -> Engines:
-        """Where the values are."""
-        return self._pool
+    def line(self) -> Line:
+        """What leads to the engines that have the values."""
+        return self._pool.line
 
     def __len__(self) -> int:
         return len(self.ranks)

@@ -8,6 +8,7 @@
   + LeaseError           the records of who holds which GPU cannot be used
   + GpuProofError        CUDA shows other GPUs than it should, or does not say which
   + PoolClosedError      the pool was shut down (also a RuntimeError)
+  + QueueClosedError     a DataQueue was closed
   + PoolStartError       an engine did not come up; its last lines are told
   + EngineDiedError      an engine exited before it replied
   + SendingError         a cell cannot be sent: both sides changed a name, or a name was lost
@@ -75,6 +76,10 @@ class GpuBusyError(SelectionError):
 
 class PoolClosedError(MgpuError, RuntimeError):
     """The pool was shut down."""
+
+
+class QueueClosedError(MgpuError):
+    """A DataQueue was closed: nothing more can be put, and nothing is left to get."""
 
 
 class PoolStartError(MgpuError):

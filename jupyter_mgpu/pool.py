@@ -71,15 +71,13 @@ class Pool:
         gangs = Listeners()
         events = PoolEvents(self.owner, sender, say, self._end_soon)
         self._activity = Activity(lambda: bool(self._futures or gangs))
+        self.line = exchange.Line(self.owner.answer, self.owner.post_to_all, self.owner.store.place)
         self.submission = Submission(
-            self.owner, self._futures, gangs, self._activity, self._check_open
+            self.owner, self._futures, gangs, self._activity, self._check_open, self.line
         )
-        self.values = EngineValues(self.owner, self.submission, sender)
-        self._line = exchange.Line(
-            self.owner.answer, self.owner.post_to_all, self.owner.store.place, self.values
-        )
+        self.values = EngineValues(self.owner, self.submission, sender, self.line)
         self._inbox = Inbox(
-            self._futures, gangs, events, say, self._line, self.submission.task_ended
+            self._futures, gangs, events, say, self.line, self.submission.task_ended
         )
 
     def start(self) -> Self:
@@ -95,7 +93,7 @@ class Pool:
             self.owner.wait(10)
             self._finish("its start failed")
             raise
-        exchange.attach(self._line)
+        exchange.attach(self.line)
         return self
 
     # --- what it is --------------------------------------------------------------------
@@ -280,6 +278,8 @@ class Pool:
         """End the engines of the last ranks, with the variables there; they must be idle."""
         leaving = self.ranks[size:]
         self.owner.shrink(size).result()
+        for rank in leaving:
+            exchange.queues.forget_engine(self.line, rank)
         self._drop_claims(leaving)
 
     def _drop_claims(self, ranks: Iterable[int]) -> None:
@@ -299,7 +299,7 @@ class Pool:
             return
         if wait_for_tasks:
             wait(self.tasks())
-        if exchange.published.needs_cleanup(self._line):
+        if exchange.published.needs_cleanup(self.line):
             self.values.clean_up()
         self.owner.stop()
         self.owner.wait(8)
@@ -324,7 +324,7 @@ class Pool:
             self._ended = reason
         self._activity.close()
         self._inbox.close()
-        exchange.detach(self._line)
+        exchange.detach(self.line)
         self._drop_claims(list(self.claims))
         self._on_end(self)
 

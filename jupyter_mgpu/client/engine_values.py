@@ -8,6 +8,7 @@ from typing import Any
 from jupyter_mgpu.client.submission import Submission
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.exchange import Line
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine import constants, context
 from jupyter_mgpu.owner.owner import Owner
@@ -26,9 +27,11 @@ class EngineValues:
         owner: Answers for busy engines.
         submission: Takes the calls that wait for an engine.
         sender: Is told which names changed on the engines.
+        line: The pool's among those of the kernel.
     """
 
-    def __init__(self, owner: Owner, submission: Submission, sender: Sender) -> None:
+    def __init__(self, owner: Owner, submission: Submission, sender: Sender, line: Line) -> None:
+        self.line = line
         self._owner = owner
         self._submission = submission
         self._sender = sender
@@ -89,8 +92,9 @@ class EngineValues:
         """Free the constants of the idle ranks, because the pool ends; the others just end."""
         engines = self._owner.status().engines
         idle = [engine.rank for engine in engines if engine.state is EngineState.IDLE]
-        calls = [self._submit(constants.free_all, (), rank, "clean up") for rank in idle]
-        concurrent.futures.wait(calls, CLEAN_UP_S)
+        with contextlib.suppress(MgpuError):  # it ends by itself in this moment
+            calls = [self._submit(constants.free_all, (), rank, "clean up") for rank in idle]
+            concurrent.futures.wait(calls, CLEAN_UP_S)
 
     def _on_each(
         self, fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], name: str

@@ -11,6 +11,7 @@ from jupyter_mgpu.activity import Activity
 from jupyter_mgpu.client.listeners import Listener, Listeners
 from jupyter_mgpu.client.task_futures import TaskFutures
 from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.exchange import Line
 from jupyter_mgpu.futures import Control, TaskFuture
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.queue import Task
@@ -50,6 +51,7 @@ class Submission:
         gangs: Takes the listeners of gangs.
         activity: Woken by each submission.
         check_open: Raises PoolClosedError when the pool has ended.
+        line: The pool's among those of the kernel.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Submission:
         gangs: Listeners,
         activity: Activity,
         check_open: Callable[[], None],
+        line: Line,
     ) -> None:
+        self._line = line
         self._owner = owner
         self._futures = futures
         self._gangs = gangs
@@ -97,7 +101,7 @@ class Submission:
         rank, timeout_s = choices.get("rank"), choices.get("timeout")
         retries = choices.get("retries", 0)
         _check(timeout_s, retries)
-        with companions.collect() as found:
+        with companions.collect(self._line) as found:
             frames = pack_call(fn, args, kwargs, self._owner.store.place)
         created = datetime.now(UTC)
         task = Task(

@@ -70,7 +70,7 @@ class Constant:
                 self._key,
                 frames,
                 maker=self,
-                home=self._composite.pool if self._composite is not None else None,
+                home=self._composite.line if self._composite is not None else None,
                 has_cleanup=cleanup is not None,
             )
 

@@ -89,6 +89,11 @@ class Channel:
         return bool(waits or self._is_closed)
 
     @property
+    def is_heard(self) -> bool:
+        """Whether there is a listener, and it may still get something."""
+        return self.listener is not None and bool(self._items or not self._is_closed)
+
+    @property
     def has_ended(self) -> bool:
         """Whether the pools that it was sent to are gone."""
         return self.was_sent and not self.lines

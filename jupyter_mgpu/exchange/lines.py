@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jupyter_mgpu.packing import Place
 from jupyter_mgpu.wire import Frame, Header
@@ -17,13 +16,11 @@ class Line:
         answer: Answers a request: takes the engine's name, a header and frames.
         post: Sends a header to the main thread of every engine.
         place: Puts large frames into shared memory.
-        values: What a composite of the pool refers to.
     """
 
     answer: Callable[[str, Header, Sequence[Frame]], None]
     post: Callable[[Header], None]
     place: Place
-    values: Any
 
 
 _lines: list[Line] = []

@@ -23,7 +23,7 @@ class Publication:
 
     Attributes:
         frames: How to make it, packed.
-        home: For the values of a composite, those of its pool; None where any pool will do.
+        home: For the values of a composite, the line of its pool; None where any pool will do.
         has_cleanup: Whether something is to be done where it is freed.
         maker: The object in this kernel.
         ticket: What keeps it published.
@@ -32,7 +32,7 @@ class Publication:
     """
 
     frames: Sequence[Frame]
-    home: Any
+    home: Line | None
     has_cleanup: bool
     maker: "weakref.ref[Any]"
     ticket: "weakref.ref[Ticket]"
@@ -44,7 +44,7 @@ _publications: dict[str, Publication] = {}
 
 
 def publish(
-    key: str, frames: Sequence[Frame], *, maker: Any, home: Any, has_cleanup: bool
+    key: str, frames: Sequence[Frame], *, maker: Any, home: Line | None, has_cleanup: bool
 ) -> Ticket:
     """Let engines fetch a constant until the ticket is gone, or it is freed."""
     ticket = Ticket()
@@ -82,7 +82,7 @@ def answer(line: Line, header: Header) -> None:
     frames: Sequence[Frame] = ()
     if publication is None:
         status = "gone"
-    elif publication.home is not None and publication.home is not line.values:
+    elif publication.home is not None and publication.home is not line:
         status = "foreign"
     else:
         status, frames = "ok", publication.frames

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jupyter_mgpu.exchange.channel import ENDED, Channel, Item, Listener, Waiter
 from jupyter_mgpu.exchange.lines import Line, open_lines
-from jupyter_mgpu.packing import count_bytes
+from jupyter_mgpu.packing import companions, count_bytes
 from jupyter_mgpu.wire import Frame, Header
 
 
@@ -55,7 +55,7 @@ def _sweep() -> None:
 def _drop_if_useless(key: str, channel: Channel) -> None:
     """Drop a queue that the kernel has forgotten, if no engine can miss it."""
     is_needed = channel.has_state and channel.lines
-    if channel.num_holders == 0 and channel.listener is None and not is_needed:
+    if channel.num_holders == 0 and not channel.is_heard and not is_needed:
         del _channels[key]
 
 
@@ -87,9 +87,10 @@ def forget(key: str) -> None:
 
 
 def sent(options: QueueOptions) -> None:
-    """Take note that a queue was packed, for whichever pools are open."""
+    """Take note that a queue is being packed; if it is unknown for which pool, for any open one."""
+    destination = companions.destination_of_packed()
     with _lock:
-        _add_lines(_open(options), open_lines())
+        _add_lines(_open(options), open_lines() if destination is None else [destination])
 
 
 def put(options: QueueOptions, frames: Sequence[Frame], timeout: float | None) -> str:

@@ -53,7 +53,7 @@ class Loop:
         on_packed: OnPacked | None = None,
     ) -> None:
         share = pool.owner.store.place
-        with packing.companions.collect() as self._companions:
+        with packing.companions.collect(pool.line) as self._companions:
             function = packing.pack((fn,), copy=True, labels=("function",), place=share)
         if on_packed is not None:
             on_packed(packing.count_bytes(function))

@@ -9,15 +9,24 @@ _here = threading.local()
 
 
 @contextlib.contextmanager
-def collect() -> Iterator[list[Any]]:
-    """Collect the companions of all that this thread packs in a with-block."""
-    outer = getattr(_here, "found", None)
+def collect(destination: Any = None) -> Iterator[list[Any]]:
+    """Collect the companions of all that this thread packs in a with-block.
+
+    Args:
+        destination: Where it will go, if that is known.
+    """
+    outer = getattr(_here, "found", None), destination_of_packed()
     found: list[Any] = []
-    _here.found = found
+    _here.found, _here.destination = found, destination
     try:
         yield found
     finally:
-        _here.found = outer
+        _here.found, _here.destination = outer
+
+
+def destination_of_packed() -> Any:
+    """Return where goes what this thread packs now; None if that is unknown."""
+    return getattr(_here, "destination", None)
 
 
 def accompany(companion: Any) -> None:
