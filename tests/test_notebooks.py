@@ -114,3 +114,17 @@ def test_the_parfor_notebook_keeps_results_and_draws_them_as_they_arrive() -> No
     assert "InvalidParameterError: " in text
     assert "7 points; 9" in text
     assert figures_of(node) == 2
+
+
+@pytest.mark.timeout(400)
+def test_one_network_is_the_same_on_one_device_and_on_many_and_goes_on_after_a_stop() -> None:
+    text = text_of(execute(NOTEBOOKS / "03_one_network.ipynb"))
+
+    apart = re.search(r"^The largest difference of the two loss curves: (\S+)$", text, re.MULTILINE)
+    stopped = re.search(r"^(\d+) steps; stopped when asked to$", text, re.MULTILINE)
+    resumed = re.search(r"^(\d+) steps in all; all epochs completed$", text, re.MULTILINE)
+    right = re.search(r"^(\d+) of (\d+) test images are right$", text, re.MULTILINE)
+    assert float(apart[1]) < 1e-3  # in float32
+    assert 40 <= int(stopped[1]) < int(resumed[1])
+    assert int(right[1]) > 0.93 * int(right[2])
+    assert figures_of(execute(NOTEBOOKS / "03_one_network.ipynb")) == 2

@@ -329,3 +329,24 @@ def test_the_cell_shows_where_it_trains_a_bar_and_a_table(nb: Notebook) -> None:
     assert re.search(r"epoch +time +learning rate +loss +validation loss +accuracy", header)
     assert re.search(r"^11 +3 +00:00:\d\d", cell.text, re.MULTILINE)
     assert "Training ended: all epochs completed." in lines
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_sets_of_the_notebook_are_loaded_by_workers(nb: Notebook, method: str) -> None:
+    nb.check(
+        "class Pairs(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 200\n"
+        "    def __getitem__(self, row): return data[0][row], data[1][row]\n"
+        f"loader = torch.utils.data.DataLoader(\n"
+        f"    Pairs(), 20, num_workers=1, multiprocessing_context={method!r})\n"
+        "torch.manual_seed(1)\n"
+    )
+
+    nb.check(
+        "_, loaded = mgpu.train(net, loader, loss, mgpu.TrainingOptions(\n"
+        "    execution_environment='multi-gpu', max_epochs=2, shuffle='every-epoch'))",
+        timeout=100,
+    )
+
+    nb.check("_, direct = fit('multi-gpu', max_epochs=2)")
+    assert nb.value("loaded['loss'] == direct['loss']")
