@@ -61,15 +61,18 @@ class Server:
         message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
         connection.send(json.dumps({**message, "channel": "shell", "buffers": []}))
         printed = ""
+        left = {"the reply", "the end of what it prints"}  # two channels: either may come first
         try:
-            while True:
+            while left:
                 answer = json.loads(connection.recv())
                 if answer["parent_header"].get("msg_id") != header["msg_id"]:
                     continue
                 printed += answer["content"].get("text", "")
+                if answer["content"].get("execution_state") == "idle":
+                    left.discard("the end of what it prints")
                 if answer["channel"] == "shell":
                     assert answer["content"]["status"] == "ok", answer["content"]
-                    break
+                    left.discard("the reply")
         finally:
             connection.close()
         return printed

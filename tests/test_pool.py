@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_stopping_during_a_respawn_leaves_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_pool_ends_whole_though_a_step_of_its_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set(threading.enumerate())
     pool = parpool(1, name="whole")
     plan, pids, socket = pool.owner.plan, processes_of(pool), Path(pool.owner.plan.folder, "s")
     assert str(socket) in Path("/proc/net/unix").read_text()
@@ -97,6 +99,8 @@ def test_a_pool_ends_whole_though_a_step_of_its_end_fails(monkeypatch: pytest.Mo
     assert not pool.owner.record_path.exists()
     monkeypatch.undo()
     plan.rendezvous.close()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)  # the owner's ends with the error, which belongs to this test
 
 
 def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
