@@ -97,26 +97,36 @@ def test_all_engines_work_at_the_same_time_by_default(engines: Pool, tmp_path: P
     assert set(found) == pids(engines)
 
 
-def test_fewer_jobs_use_fewer_engines() -> None:
+def test_fewer_jobs_leave_engines_free(tmp_path: Path) -> None:
     register_joblib()
-    with (
-        parpool(3, name="three") as pool,
-        joblib.parallel_config(backend="mgpu", pool="three", n_jobs=2),
-    ):
-        used = set(run((joblib.delayed(os.getpid)() for _ in range(40)), batch_size=1))
+    with parpool(3, name="three") as pool:
+        pool.submit_task(give_after, (0, True, tmp_path / "later"), rank=0)
+        wait_until(lambda: pool.engines[0].state == "busy", TIMEOUT_S)
+        with joblib.parallel_config(backend="mgpu", pool="three", n_jobs=2):
+            calls = (joblib.delayed(give_after)(n, 1, tmp_path / "gate") for n in range(4))
+            results = run(calls, return_as="generator", batch_size=1)
+        wait_until(lambda: all(engine.state == "busy" for engine in pool.engines), TIMEOUT_S)
+        (tmp_path / "later").touch()
+        wait_until(lambda: pool.engines[0].state == "idle", TIMEOUT_S)
 
-        assert len(used) <= 2
-        assert used <= pids(pool)
-        assert set(run((joblib.delayed(os.getpid)() for _ in range(3)), n_jobs=1)) == {os.getpid()}
-        with pytest.raises(ValueError, match="n_jobs == 0"):
-            run([joblib.delayed(abs)(1)], n_jobs=0)
+        assert [future.state for future in pool.tasks()].count("queued") == 2  # not for rank 0
+        (tmp_path / "gate").touch()
+        assert list(results) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("engines")
+def test_one_job_and_calls_that_share_memory_stay_in_the_kernel() -> None:
+    for options in ({"n_jobs": 1}, {"n_jobs": 2, "require": "sharedmem"}):
+        assert set(run((joblib.delayed(os.getpid)() for _ in range(3)), **options)) == {os.getpid()}
+    with pytest.raises(ValueError, match="n_jobs == 0"):
+        run([joblib.delayed(abs)(1)], n_jobs=0)
 
 
 def test_many_short_calls_are_put_into_batches(engines: Pool) -> None:
     parallel = joblib.Parallel(pre_dispatch="4*n_jobs")
 
     assert parallel(joblib.delayed(abs)(n) for n in range(-2000, 0)) == list(range(2000, 0, -1))
-    assert parallel.n_dispatched_batches < 1000
+    assert parallel.n_dispatched_batches < 2000
     assert engines.tasks() == []
 
 
