@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from jupyter_mgpu import Constant, count_bytes, parfor, parpool, spmd
 from jupyter_mgpu.errors import MgpuError, PackingError
+from jupyter_mgpu.exchange import published
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook, wait_until
 
@@ -184,6 +186,38 @@ def test_it_is_freed_with_one_cleanup_per_engine_when_the_notebook_lets_go(
 
     wait_until(lambda: len(lines_of(cleaned)) == 2, what="clean-ups")
     assert sorted(lines_of(cleaned)) == sorted(map(str, pids))
+
+
+def test_nothing_of_it_stays_in_memory(pool: Pool) -> None:
+    class Thing:
+        pass
+
+    def make() -> Any:
+        import builtins
+        import weakref
+
+        thing = Thing()
+        builtins.thing = weakref.ref(thing)
+        return thing
+
+    def has_thing() -> bool:
+        import builtins
+
+        return builtins.thing() is not None
+
+    thing = Thing()
+    here = weakref.ref(thing)
+    value, made = Constant(thing), Constant(make)
+    on_each(pool, read, made)
+    assert on_each(pool, has_thing) == [True, True]
+
+    del thing
+    value.close()
+    made.close()
+
+    assert here() is None
+    assert on_each(pool, has_thing) == [False, False]
+    assert published._publications.keys().isdisjoint({value._key, made._key})
 
 
 def test_engines_that_did_not_use_it_clean_nothing_up(pool: Pool, tmp_path) -> None:

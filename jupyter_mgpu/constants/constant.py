@@ -93,11 +93,9 @@ class Constant:
         """
         if self._slot is None:
             raise MgpuError("A Constant of the notebook is closed there, not on an engine.")
-        slot, self._slot = self._slot, Slot(_raise_freed)
         self._recipe = self._composite = None
         published.free(self._key)
-        if slot is not None:
-            slot.free()
+        self._slot.free()
 
     def __reduce__(self) -> Any:
         if context.current() is None:
@@ -158,16 +156,15 @@ class _Handle(Constant):
     def __init__(self, key: str, publication: published.Publication | None) -> None:
         self._key, self._recipe, self._composite = key, None, None
         self._ticket = publication.ticket() if publication is not None else None
-        self._slot = None if context.current() is not None else _handle_slot(publication)
-
-
-def _raise_freed() -> Recipe:
-    raise MgpuError(constants.FREED)
+        self._slot = None
+        if context.current() is None:
+            self._slot = _handle_slot(publication)
+            weakref.finalize(self, self._slot.free)
 
 
 def _handle_slot(publication: published.Publication | None) -> Slot:
     """Make the slot of a constant that came back to the kernel, where its maker is gone."""
     if publication is None:
-        return Slot(_raise_freed)
+        return Slot(constants.raise_freed)
     frames = publication.frames
     return Slot(lambda: packing.unpack(frames))

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import MgpuError
@@ -47,10 +47,11 @@ class Slot:
         return self._made[0] if self._made else None
 
     def free(self) -> None:
-        """Let go of the value, after its clean-up."""
+        """Let go of the value, after its clean-up, for good."""
         with self._lock:
             made, self._made = self._made, []
             recipe, self._recipe = self._recipe, None
+            self._load = raise_freed
             if made and recipe is not None and recipe.cleanup is not None:
                 recipe.cleanup(made[0])
 
@@ -79,13 +80,15 @@ def _fetch(key: str) -> Recipe:
         return recipe
     if status == "foreign":
         raise MgpuError("This Constant has the values of another pool's Composite.")
-    raise MgpuError(FREED)
+    return raise_freed()
 
 
-FREED = (
-    "This Constant was freed: it was closed, or nothing in the notebook refers to it any more. "
-    "Keep it in a variable as long as it is used."
-)
+def raise_freed() -> NoReturn:
+    """Say that a constant is used too late."""
+    raise MgpuError(
+        "This Constant was freed: it was closed, or nothing in the notebook refers to it any more. "
+        "Keep it in a variable as long as it is used."
+    )
 
 
 def free(key: str) -> None:
