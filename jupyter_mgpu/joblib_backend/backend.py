@@ -79,6 +79,8 @@ class EnginesBackend(AutoBatchingMixin, ParallelBackendBase):
         future.add_done_callback(callback)
         return future
 
+    apply_async = submit  # joblib before 1.5 calls it so
+
     def retrieve_result_callback(self, future: Future[Any]) -> Any:
         """Return a batch's results, or raise what it raised."""
         return future.result()
