@@ -38,8 +38,8 @@ class Constant:
             make it. Other callables, such as networks and classes, are values. `pool["x"]` stands
             for each rank's own x, as it is when it is used; nothing moves.
         factory: Any callable that makes the value.
-        cleanup: Called with the value where it is freed, and before the pool ends; not with a value
-            in the kernel, which is yours.
+        cleanup: Called with the value where it is freed, and on idle engines before their pool is
+            shut down; not with a value in the kernel, which is yours.
 
     Raises:
         PackingError: If it cannot be pickled; it says which part.
