@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 from training import difference, fit, mlp, samples
 
 from jupyter_mgpu import TrainingOptions, train
@@ -30,9 +32,10 @@ def dropping() -> nn.Module:
 
 def begin(pool: Pool, **options: Any) -> Any:
     """Start a training without an end; return its future when it has made steps."""
+    data = options.pop("data", samples())
     settings = {"mini_batch_size": 20, "max_epochs": ENDLESS, "verbose": False, **options}
     asked = TrainingOptions(execution_environment="parallel", **settings)
-    future = train(mlp(), samples(), nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
+    future = train(mlp(), data, nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
     wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
     return future
 
@@ -204,6 +207,22 @@ def test_one_network_in_the_background_trains_on_one_engine(trio: Pool) -> None:
     future = train(mlp(), samples(), nn.CrossEntropyLoss(), options, pool=trio, wait=False)
 
     assert difference(future.result(30), fit(mlp(), samples())) == 0
+
+
+def children(pool: Pool) -> set[int]:
+    engines = [psutil.Process(engine.pid) for engine in pool.engines]
+    return {child.pid for engine in engines for child in engine.children()}
+
+
+def test_the_loaders_of_a_training_end_with_it(trio: Pool) -> None:
+    before = children(trio)
+    future = begin(trio, data=TensorDataset(*samples()), num_workers=1)
+    assert len(children(trio) - before) == 3
+
+    future.request_stop()
+
+    assert future.result(30)[1].stopped == "stopped when asked to"
+    wait_until(lambda: children(trio) <= before, 10, "the end of the loaders")
 
 
 # --- memory ------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from jupyter_mgpu.pool import Pool
 
 NUM_FEATURES, NUM_CLASSES = 12, 3
 
+torch.set_num_threads(1)  # of tiny networks: threads would only wait for each other
+
 
 class Tied(nn.Module):
     """Two layers with one weight."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jupyter_mgpu.futures import run_in_place
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.pool import Pool
@@ -58,8 +59,10 @@ def train(
     _check(net, loss)
     name = name or f"train {type(net).__name__}"
     if is_here(options):
-        if wait or context.current() is not None:
+        if wait:
             return here.train(net, data, loss, options, name)
+        if context.current() is not None:
+            return run_in_place(here.train, (net, data, loss, options, name), {})
         return here.train_in_background(net, data, loss, options, name, pool)
     training = PoolTraining(choose_ranks(pool, options), net, data, loss, options, name)
     return training.run() if wait else training.start()

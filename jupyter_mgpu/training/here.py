@@ -39,6 +39,9 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
             trained, history = train_alone(net, data, loss, options, device, watcher)
         history.environment = device
         outcome = history.stopped
+    except KeyboardInterrupt:
+        outcome = "interrupted"
+        raise
     finally:
         view.finish(outcome)
     return trained, history

@@ -97,6 +97,10 @@ class PoolTraining:
             if history.exchange_share > MUCH_EXCHANGE:
                 self._view.note(_hint(history.exchange_share))
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                outcome = "interrupted"
+            elif self._future.cancelled():
+                outcome = "cancelled"
             self._settle(error=error)
             raise
         else:

@@ -5,6 +5,7 @@ one step on   the losses, Stop and bad losses of all ranks are read: all act at 
 at times      validation, best network, checkpoints
 """
 
+import copy
 import math
 import time
 from typing import Any
@@ -58,6 +59,7 @@ class Training:
         self._ranks = ranks
         self._source = make_source(data, ranks, options, "data")
         self._net = net = self._prepared(net)
+        loss = copy.deepcopy(loss).to(ranks.device) if hasattr(loss, "to") else loss
         self._optimizer = make_optimizer(net, options)
         per_epoch = self._source.batches_per_epoch
         self._schedule = Schedule(self._optimizer, options, per_epoch)
