@@ -428,6 +428,7 @@ def test_a_death_in_a_cell_is_told_in_full_once(nb: Notebook) -> None:
 
     wait_until(is_replaced, 30, "what is told of the new engine")
     assert cell.ename == "EngineDiedError"
-    assert cell.evalue.endswith("Its last lines:\nlast words")
+    assert "Its last lines" in cell.evalue
+    assert cell.evalue.endswith("last words")
     assert "SIGKILL" in "".join(told)
     assert "Its last lines" not in "".join(told)

@@ -407,6 +407,17 @@ def test_output_metrics_and_a_request_to_stop(pool: Pool) -> None:
     assert "train" in repr(future)
 
 
+def test_what_a_task_has_printed_is_there_with_its_result(pool: Pool) -> None:
+    def count() -> None:
+        for number in range(20):
+            print("line", number)
+
+    for _ in range(100):
+        future = pool.submit(count)
+        future.result(10)
+        assert future.diary.endswith("line 19\n")
+
+
 def test_a_request_to_stop_may_come_before_its_task(pool: Pool, tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
 

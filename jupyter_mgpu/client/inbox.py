@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from jupyter_mgpu import exchange
@@ -39,20 +40,29 @@ class Inbox:
         self._pool_events = pool_events
         self._say = say
         self._events: queue.SimpleQueue[tuple[Header, list[Frame]] | None] = queue.SimpleQueue()
+        self._waiting: Counter[str] = Counter()  # so many events of each task are in there
+        self._lock = threading.Lock()
         threading.Thread(target=self._deliver, name="mgpu-client", daemon=True).start()
 
     def take(self, header: Header, frames: list[Frame]) -> None:
         """Take an event, in the owner's thread: no code of users may run here.
 
         What is quick and harmless is done at once, since each switch of threads costs as much
-        as a short task; the rest is handed to the delivery thread.
+        as a short task; the rest is handed to the delivery thread. The events of one task stay in
+        order: a result must not overtake what was printed before it.
         """
         if exchange.take(self._line, header, frames):
             return
         if header["op"] == "ended":
             self._on_ended(header["task"])
-        if not self._futures.handle_at_once(header, frames):
-            self._events.put((header, frames))
+        task_id = header.get("task", "")
+        with self._lock:
+            is_first = task_id not in self._waiting
+        if is_first and self._futures.handle_at_once(header, frames):
+            return
+        with self._lock:
+            self._waiting[task_id] += 1
+        self._events.put((header, frames))
 
     def close(self) -> None:
         """End the delivery, after what has come so far."""
@@ -64,7 +74,14 @@ class Inbox:
                 self._handle(*event)
             except Exception as error:  # noqa: BLE001 - one bad message must not end the delivery
                 self._say(f"A message of the pool could not be handled: {error!r}")
+            self._handled(event[0].get("task", ""))
             del event  # while it waits for the next one, a result must not live in here
+
+    def _handled(self, task_id: str) -> None:
+        with self._lock:
+            self._waiting[task_id] -= 1
+            if not self._waiting[task_id]:
+                del self._waiting[task_id]
 
     def _handle(self, header: Header, frames: list[Frame]) -> None:
         if not self._pool_events.handle(header) and not self._gangs.handle(header, frames):
