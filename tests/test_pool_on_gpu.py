@@ -154,6 +154,39 @@ def test_a_cancelled_task_gives_its_gpu_memory_back(nb: Notebook) -> None:
     wait_until(lambda: nb.value(USED)[0] < before + (200 << 20), 5, "the memory")
 
 
+PIDS_ON_GPUS = "{r.index: [u.pid for u in r.users if u.pid] for r in mgpu.gpu_table()}"
+
+
+def test_each_gpu_has_the_process_of_its_own_engine_and_no_other(
+    nb: Notebook, environment: dict[str, str]
+) -> None:
+    two_gpus(environment)
+    nb.check("%parpool --gpus 0,1")
+    seen(nb)  # CUDA is in use on both
+    engines = nb.value("[e.pid for e in mgpu.current_pool().engines]")
+
+    on_gpus = nb.value(PIDS_ON_GPUS)
+
+    assert [set(on_gpus[index]) & set(engines) for index in (0, 1)] == [{pid} for pid in engines]
+
+
+def test_a_library_that_touches_all_devices_reaches_its_engines_gpu_only(
+    nb: Notebook, environment: dict[str, str]
+) -> None:
+    two_gpus(environment)
+    nb.check("%parpool --gpus 0,1")
+    before = nb.value(USED)[1]
+
+    nb.check(
+        "%%spmd --ranks 0\nimport torch\n"
+        "held = [torch.ones(1 << 28, dtype=torch.uint8, device=f'cuda:{i}')\n"
+        "        for i in range(torch.cuda.device_count())]",
+        timeout=120,
+    )
+
+    assert nb.value(USED)[1] < before + (50 << 20)
+
+
 REDUCE = """%%spmd
 import torch, torch.distributed as dist
 dist.init_process_group()
