@@ -278,6 +278,23 @@ def test_bad_losses_end_the_training_or_are_skipped_where_asked(trio: Pool, pool
     assert all(part.isfinite().all() for part in net.state_dict().values())
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains_as_on_one_device_within_its_rounding(
+    trio: Pool, precision: str
+) -> None:
+    inputs, targets = samples()
+    data = inputs.float(), targets
+    options: dict[str, Any] = {"precision": precision, "clip_norm": 1.0, "validation": data}
+    options |= {"optimizer": "sgd", "max_epochs": 5}
+
+    found = fit(mlp().float(), data, trio, **options)
+
+    exact = fit(mlp().float(), data, **{**options, "precision": "float32"})
+    assert 0 < difference(found, exact) < 0.02
+    assert difference(found, fit(mlp().float(), data, **options)) < 0.02
+    assert found[0][0].weight.dtype == torch.float32
+
+
 def test_a_batch_that_is_no_pair_asks_for_forward() -> None:
     with pytest.raises(TypeError, match="Give forward="):
         fit(mlp(), named())

@@ -113,33 +113,36 @@ def test_what_is_no_checkpoint_is_refused(trio: Pool, tmp_path: Path) -> None:
 # --- a rank that dies --------------------------------------------------------------------
 
 
-def die_once(mark: str, net: Any, batch: Any) -> Any:
-    """Run a network; rank 1 is killed at its 15th batch, unless that has happened."""
+def die_once(mark: str, number: int, net: Any, batch: Any) -> Any:
+    """Run a network; rank 1 is killed at a batch by number, unless that has happened."""
     if os.environ["RANK"] == "1" and net.training:
         path = Path(mark)
         count = int(path.read_text()) if path.exists() else 0
         path.write_text(str(count + 1))
-        if count == 15:
+        if count == number:
             Path(mark + ".died").write_text(str(time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)
     return net(batch[0]), batch[1]
 
 
+@pytest.mark.parametrize(("batch", "has_older"), [(15, False), (5, True), (15, True)])
 def test_a_training_goes_on_after_a_death_where_that_is_allowed(
-    trio: Pool, tmp_path: Path, capsys: Any
+    trio: Pool, tmp_path: Path, capsys: Any, batch: int, *, has_older: bool
 ) -> None:
     whole = fit(dropping(), samples(), trio, max_epochs=3)
-    forward = partial(die_once, str(tmp_path / "count"))
-    options = {"forward": forward, "checkpoint_folder": tmp_path / "kept", "max_restarts": 1}
+    options: dict[str, Any] = {"checkpoint_folder": tmp_path, "max_restarts": 1, "max_epochs": 3}
+    if has_older:  # with later steps than this training comes to before it is killed
+        fit(dropping(), samples(), trio, seed=7, **options)
+    forward = partial(die_once, str(tmp_path / "count"), batch)
 
-    again = fit(dropping(), samples(), trio, max_epochs=3, **options)
+    again = fit(dropping(), samples(), trio, forward=forward, **options)
 
     assert difference(again, whole) == 0
     assert re.search(r"rank 1 .*SIGKILL.* The training starts again\.", capsys.readouterr().out)
 
 
 def test_a_death_is_told_with_rank_and_cause(trio: Pool, tmp_path: Path) -> None:
-    forward = partial(die_once, str(tmp_path / "count"))
+    forward = partial(die_once, str(tmp_path / "count"), 15)
 
     with pytest.raises(EngineDiedError, match=r"The engine of rank 1 .*SIGKILL"):
         fit(mlp(), samples(), trio, max_epochs=ENDLESS, forward=forward)

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from dataclasses import replace
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,6 @@ from jupyter_mgpu.client import pack_call
 from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.gangs import Gang
-from jupyter_mgpu.on_engine.training.checkpoints import found
 from jupyter_mgpu.on_engine.training.entry import back_to, train_on_rank
 from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
@@ -59,15 +58,9 @@ class PoolTraining:
         self._is_stop_wanted = False
         submission = self._pool.submission
         self._future = TaskFuture(submission.next_id("train"), name, self, datetime.now(UTC))
-        self._call = (net, data, loss), (place.trainers, place.loads)
-        self._frames = self._pack(options)
+        args = (net, data, loss, options, place.trainers, place.loads, uuid.uuid4().hex)
+        self._frames = pack_call(train_on_rank, args, {}, self._pool.owner.store.place)
         submission.open_loop(self._future)
-
-    def _pack(self, options: TrainingOptions) -> list[Frame]:
-        """Pack the call as things are now: later changes are not seen."""
-        what, where = self._call
-        args = (*what, options, *where)
-        return pack_call(train_on_rank, args, {}, self._pool.owner.store.place)
 
     def start(self) -> TaskFuture:
         """Run it in a thread of its own, and return its future."""
@@ -107,6 +100,7 @@ class PoolTraining:
             self._settle(result=(trained, history))
             return trained, history
         finally:
+            self._frames, self._gang = [], None  # the data, which a traceback would keep
             self._view.finish(outcome)
             self._pool.submission.loop_ended(self._future)
 
@@ -118,13 +112,7 @@ class PoolTraining:
                 if not num_left:
                     raise
                 notices.say(f"{error} The training starts again.")
-                self._frames = self._pack(self._resumed())
         raise AssertionError("the last try returns or raises")
-
-    def _resumed(self) -> TrainingOptions:
-        folder = self._options.checkpoint_folder
-        has_one = folder is not None and bool(found(folder))
-        return replace(self._options, resume=True) if has_one else self._options
 
     def _run_once(self) -> tuple[dict[str, Any], History]:
         call = prepare_call(self._pool, self._future.name, self._frames, self._cell)

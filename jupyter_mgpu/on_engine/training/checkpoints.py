@@ -41,9 +41,10 @@ def save(folder: str | Path, step: int, state: dict[str, Any], keep: int) -> Pat
 
 
 def found(folder: str | Path) -> list[Path]:
-    """Return the checkpoints of a folder, oldest first."""
+    """Return the checkpoints of a folder, oldest first: by time, as trainings may share it."""
     with contextlib.suppress(OSError):
-        return sorted(path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name))
+        paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
     return []
 
 

@@ -75,6 +75,7 @@ def train_on_rank(
     options: TrainingOptions,
     trainers: tuple[int, ...],
     loads: tuple[float, ...],
+    run: str,
 ) -> Trained | None:
     """Train on this engine together with others; called on all ranks of the pool.
 
@@ -85,6 +86,7 @@ def train_on_rank(
         options: How.
         trainers: The ranks that train; the others only help to make the group.
         loads: How much of each batch every trainer takes; empty if that is to be measured.
+        run: Names this training: when it starts again, it goes on from its own checkpoint.
 
     Returns:
         On the first trainer the state on the CPU, and the history; None on the others.
@@ -99,11 +101,18 @@ def train_on_rank(
         if not loads:
             ranks = replace(ranks, loads=_measured_loads(net, data, loss, options, ranks))
         with seeds.preserved():
-            return _train_as_one_of(net, data, loss, options, ranks, is_measured=not loads)
+            return _train_as_one_of(net, data, loss, options, ranks, run, is_measured=not loads)
 
 
 def _train_as_one_of(
-    net: Any, data: Any, loss: Any, options: TrainingOptions, ranks: Ranks, *, is_measured: bool
+    net: Any,
+    data: Any,
+    loss: Any,
+    options: TrainingOptions,
+    ranks: Ranks,
+    run: str,
+    *,
+    is_measured: bool,
 ) -> Trained | None:
     # The others do not report: the ranks' numbers are the same.
     watcher = Watcher(
@@ -113,7 +122,7 @@ def _train_as_one_of(
         progress=telling.Progress().tell,
         note=telling.send_note,
     )
-    training = Training(net, data, loss, options, ranks, watcher)
+    training = Training(net, data, loss, options, ranks, watcher, run)
     if is_measured:
         shares = ", ".join(f"{load:.0%}" for load in ranks.loads)
         training.note(f"worker_load='auto': the ranks take {shares} of each batch, as measured.")

@@ -41,6 +41,7 @@ class Training:
         options: How.
         ranks: Who trains.
         watcher: Who watches.
+        run: Names this training where it may start again.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Training:
         options: TrainingOptions,
         ranks: Ranks,
         watcher: Watcher,
+        run: str = "",
     ) -> None:
         if options.log_dir is not None:
             demand_tensorboard()
@@ -83,7 +85,7 @@ class Training:
             "validator": self._validator,
         }
         self.history = self._ledger.history
-        self._keeper = Keeper(parts, options, ranks, self._place, self.history)
+        self._keeper = Keeper(parts, options, ranks, self._place, self.history, run)
         if options.scale == "linear":
             self._ledger.note(_scaling(options, ranks, self._schedule.warm_up))
 

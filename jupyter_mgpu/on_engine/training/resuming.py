@@ -34,6 +34,7 @@ class Keeper:
         ranks: Who trains; all of them call each method at the same step.
         position: Where the training is.
         history: What it has measured.
+        run: Names this training, where it may start again.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Keeper:
         ranks: Ranks,
         position: Position,
         history: History,
+        run: str,
     ) -> None:
+        self._run = run
         self._parts = parts
         self._options = options
         self._ranks = ranks
@@ -59,6 +62,7 @@ class Keeper:
         if self._ranks.is_first:
             state = {name: part.state_dict() for name, part in self._parts.items()}
             state |= asdict(self._position)
+            state["run"] = self._run
             state["random"] = randoms
             state["rows"] = (self._history.steps, self._history.validations)
             step = self._position.step
@@ -66,12 +70,9 @@ class Keeper:
 
     def resume(self) -> None:
         """Go on where a checkpoint was written, if that was asked for; every rank reads it."""
-        place = self._options.resume
-        if place is True:
-            place = self._options.checkpoint_folder
-        if not place:
+        state = self._own() or self._chosen()
+        if state is None:
             return
-        state = checkpoints.load(place, self._ranks.device)
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
         for name in asdict(self._position):
@@ -79,3 +80,18 @@ class Keeper:
         self._history.steps, self._history.validations = state["rows"]
         if self._ranks.rank < len(state["random"]):
             checkpoints.set_random_state(state["random"][self._ranks.rank])
+
+    def _own(self) -> dict[str, Any] | None:
+        """Return what this training has written, before an engine died and it started again."""
+        folder = self._options.checkpoint_folder
+        if not self._options.max_restarts or folder is None or not checkpoints.found(folder):
+            return None
+        state = checkpoints.load(folder, self._ranks.device)
+        return state if self._run and state["run"] == self._run else None
+
+    def _chosen(self) -> dict[str, Any] | None:
+        """Return what the options ask for."""
+        place = self._options.resume
+        if place is True:
+            place = self._options.checkpoint_folder
+        return checkpoints.load(place, self._ranks.device) if place else None
