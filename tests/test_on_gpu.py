@@ -187,3 +187,32 @@ def test_every_check_of_the_doctor_ends(environment):
     assert outcomes["driver"] == "passed"
     assert outcomes["GPUs in CUDA"] == "passed"
     assert not [finding for _, _, finding in checks if "could not be checked" in finding]
+
+
+TRAIN = """
+import sys
+sys.path.insert(0, {folder!r})
+import jupyter_mgpu as mgpu
+from torch import nn
+from training import cnn, difference, mlp, normed, samples
+
+def fit(make, where, **options):
+    asked = mgpu.TrainingOptions(execution_environment=where, mini_batch_size=20, max_epochs=5,
+                                 learning_rate=0.01, verbose=False, **options)
+    return mgpu.train(make(), samples(), nn.CrossEntropyLoss(), asked)
+
+cases = [(mlp, {{}}), (cnn, {{}}), (normed, {{"sync_batch_norm": True}})]
+apart = [difference(fit(make, "multi-gpu", **options), fit(make, {one!r}, **options))
+         for make, options in cases]
+result = [max(apart), mgpu.current_pool().size]
+"""
+
+
+def test_all_gpus_train_the_network_of_one(environment: dict[str, str]) -> None:
+    torch_sees_cuda(environment)
+
+    apart, size = result(environment, TRAIN.format(folder=str(Path(__file__).parent), one="gpu"))
+
+    if size == 1:
+        pytest.skip("needs two GPUs")
+    assert apart < 1e-10
