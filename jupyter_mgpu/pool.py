@@ -206,8 +206,15 @@ class Pool:
 
         Raises:
             PoolClosedError: If the pool was shut down.
+            TypeError: If there is no such choice.
         """
         self._check_open()
+        unknown = sorted(choices.keys() - TaskChoices.__annotations__.keys())
+        if unknown:
+            raise TypeError(
+                f"executor() was given {', '.join(unknown)}, but it takes: "
+                f"{', '.join(TaskChoices.__annotations__)}. Its size is the pool's."
+            )
         return PoolExecutor(self.submission, self._futures, lambda: self.size, **choices)
 
     def tasks(self) -> list[TaskFuture]:

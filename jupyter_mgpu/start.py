@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jupyter_mgpu.errors import MgpuError, SelectionError
-from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.gpus import Request, check_request
 from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
 from jupyter_mgpu.opening import PoolOptions, open_pool, resize
 from jupyter_mgpu.pool import Pool
@@ -37,7 +37,8 @@ def parpool(
     """Start a pool of engines with one GPU each, or return the open one.
 
     Without GPUs the engines run on the CPU, and the reason is told. An open pool of the same
-    name is kept: asking for more engines adds some, asking for fewer ends the last ones.
+    name is kept: asking for more engines adds some, asking for fewer ends the last ones, and an
+    idle time other than the default is its new one.
 
     Args:
         n: How many engines: exactly, from-to as a pair, or one per free GPU.
@@ -84,7 +85,10 @@ def parpool(
         pool.shutdown(wait_for_tasks=False)
         pool = None
     if pool is not None:
-        return resize(pool, request, options)
+        pool = resize(pool, request, options)
+        if options.idle_timeout_s != IDLE_TIMEOUT_S:
+            pool.owner.set_idle_timeout(options.idle_timeout_s).result()
+        return pool
     return open_pool(request, options)
 
 
@@ -130,3 +134,4 @@ def _check_request(request: Request) -> None:
     for number in numbers:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise SelectionError(f"{number!r} engines were asked for; give a whole number.")
+    check_request(request)

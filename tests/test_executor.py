@@ -67,6 +67,11 @@ def test_calls_run_on_all_engines_and_their_end_is_not_the_pools(
     assert pool.submit(os.getpid).result(TIMEOUT_S)
 
 
+def test_a_choice_that_does_not_exist_is_refused(pool: Pool) -> None:
+    with pytest.raises(TypeError, match=r"max_workers, but it takes: name, priority, timeout"):
+        pool.executor(max_workers=2)
+
+
 def test_an_executor_of_a_pool_that_has_ended_raises_as_one_that_was_shut_down() -> None:
     pool = parpool(1, name="ended")
     executor = pool.executor()

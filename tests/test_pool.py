@@ -23,7 +23,7 @@ from jupyter_mgpu.errors import (
 from jupyter_mgpu.owner import endpoint, records
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import current_pool, parpool, pool_named
-from notebooks import is_alive, wait_until
+from notebooks import Notebook, is_alive, wait_until
 
 
 def processes_of(pool: Pool) -> list[int]:
@@ -467,6 +467,32 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
             parpool(size, name="senseless")
     with pytest.raises(SelectionError, match="no GPU can be used"):
         parpool(1, gpus="0", name="senseless")
+
+
+def test_a_request_that_makes_no_sense_leaves_the_open_pool_as_it_is(pool: Pool) -> None:
+    before = [engine.pid for engine in pool.engines]
+
+    for wrong in ({"n": 0}, {"n": (3, 2)}, {"per_gpu": 0}, {"visible": "all"}):
+        with pytest.raises(SelectionError):
+            parpool(name=pool.name, **wrong)
+
+    assert [engine.pid for engine in pool.engines] == before
+
+
+def test_the_idle_time_of_an_open_pool_can_be_changed() -> None:
+    with parpool(1, name="idle") as pool:
+        assert parpool(1, name="idle", idle_timeout=600) is pool
+        assert "10 min" in repr(pool)
+        parpool(1, name="idle")
+        assert "10 min" in repr(pool)
+        parpool(1, name="idle", idle_timeout=0)
+        assert "for good" in repr(pool)
+
+
+def test_the_magics_commands_say_what_they_did_and_take_no_other_words(nb: Notebook) -> None:
+    assert "given 'small', but takes no more words" in nb.run("%parpool stop small").text
+    assert "2 engines" in nb.check("%parpool status").result
+    assert "New engines start on rank 1 of the pool" in nb.check("%parpool restart 1").text
 
 
 def test_without_a_pool_there_is_none_and_nothing_starts() -> None:

@@ -1,6 +1,6 @@
 """The GPUs of this machine: see them, choose and lease some, pin engines to them, prove it."""
 
-from jupyter_mgpu.gpus.choosing import choose, named
+from jupyter_mgpu.gpus.choosing import check_request, choose, named
 from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
 from jupyter_mgpu.gpus.request import Request
 from jupyter_mgpu.gpus.slots import Choice, Slot
@@ -15,6 +15,7 @@ __all__ = [
     "Proof",
     "Request",
     "Slot",
+    "check_request",
     "choose",
     "gpu_count",
     "gpu_table",

@@ -29,7 +29,7 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
         SelectionError: If the request cannot be met on this machine.
         GpuBusyError: If it could be met, but others use the GPUs; it names them.
     """
-    _check(request)
+    check_request(request)
     inventory = read_inventory()
     mask = read_mask(inventory)
     if not mask.devices:
@@ -49,9 +49,21 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
         return Choice(slots, tuple(sentences), inventory)
 
 
-def _check(request: Request) -> None:
-    if request.smallest < 1 or (request.largest or request.smallest) < request.smallest:
-        raise SelectionError(f"A pool of {request.n} engines cannot be started. Ask for 1 or more.")
+def check_request(request: Request) -> None:
+    """Refuse a request that makes no sense on any machine.
+
+    Raises:
+        SelectionError: It says which part.
+    """
+    if request.smallest < 1:
+        raise SelectionError(f"{request.smallest} engines were asked for. Ask for 1 or more.")
+    if request.largest is not None and request.largest < request.smallest:
+        raise SelectionError(
+            f"{request.smallest}:{request.largest} engines were asked for, but the first number "
+            "is the least that will do."
+        )
+    if request.visible not in ("own", "pool"):
+        raise SelectionError(f'visible={request.visible!r} was asked for; use "own" or "pool".')
     if request.per_gpu < 1 or request.gpus_per_engine < 1:
         raise SelectionError("--per-gpu and --gpus-per-engine need a number of at least 1.")
     if request.per_gpu > 1 and request.gpus_per_engine > 1:

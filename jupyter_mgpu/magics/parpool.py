@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.magics.ranges import parse_ranks, parse_size
+from jupyter_mgpu.output.lane import ranks_text
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import IDLE_TIMEOUT_S, current_pool, parpool, pool_named
 
@@ -25,9 +26,16 @@ class ParpoolMagic(Magics):
     @argument("--per-gpu", type=int, default=1, help="engines that share each GPU")
     @argument("--gpus-per-engine", type=int, default=1, help="GPUs that each engine gets")
     @argument("--name", help="tells pools of this notebook apart")
-    @argument("--idle", type=float, help="minutes without use until it ends; 0 for never")
     @argument(
-        "--wait", nargs="?", const=True, default=False, help="wait for GPUs, at most MIN minutes"
+        "--idle", type=float, metavar="MIN", help="minutes without use until it ends; 0 for never"
+    )
+    @argument(
+        "--wait",
+        nargs="?",
+        metavar="MIN",
+        const=True,
+        default=False,
+        help="wait for GPUs, at most MIN minutes",
     )
     @argument("--share", action="store_true", help="use GPUs that others use as well")
     @argument("--visible", choices=("own", "pool"), default="own", help="GPUs an engine sees")
@@ -73,15 +81,22 @@ class ParpoolMagic(Magics):
     def _command(self, command: str, rest: list[str], name: str | None) -> Any:
         if name is None and current_pool() is None:
             return _say("No pool is open. Start one with %parpool.")
+        if rest and command != "restart":
+            raise UsageError(
+                f"%parpool {command} was given {' '.join(rest)!r}, but takes no more words. "
+                "Another pool than the current one is named by --name NAME."
+            )
         pool = pool_named(name)
         if command == "status":
             return pool
         if command == "restart":
-            pool.restart(parse_ranks(",".join(rest)) if rest else ())
-            return None
+            ranks = parse_ranks(",".join(rest)) if rest else pool.ranks
+            pool.restart(ranks)
+            return _say(f"New engines start on {ranks_text(ranks)} of the pool {pool.name!r}.")
         pending = pool.tasks()
         pool.shutdown(wait_for_tasks=False)
-        tail = f"; {len(pending)} tasks were cancelled" if pending else ""
+        tasks = "1 task was" if len(pending) == 1 else f"{len(pending)} tasks were"
+        tail = f"; {tasks} cancelled" if pending else ""
         return _say(f"The pool {pool.name!r} was stopped{tail}.")
 
 

@@ -31,6 +31,10 @@ class IdleClock:
         self._notify = notify
         self._warned_for_s: float | None = None
 
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Count to another time from now on; None for never."""
+        self._timeout_s = timeout_s
+
     async def is_over(self, used_s: float, *, is_used: bool) -> bool:
         """Tell whether the pool should end now.
 

@@ -135,6 +135,10 @@ class Owner:
         """Replace the engines of some ranks (all by default)."""
         self._call(self._core.restart, ranks)
 
+    def set_idle_timeout(self, timeout_s: float | None) -> Future[None]:
+        """Let the pool end after another time without use; None for never."""
+        return self._run_soon(self._core.set_idle_timeout(timeout_s))
+
     def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:
         """Add engines; the future is done when they are ready."""
         return self._run_soon(self._core.grow(plans))

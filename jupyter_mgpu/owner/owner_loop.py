@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,11 @@ class OwnerLoop:
         for rank in ranks or list(self.engines):
             why = f"The engine of rank {rank} was restarted on request."
             self._room.replace(self.engines[rank], why)
+
+    async def set_idle_timeout(self, timeout_s: float | None) -> None:
+        """Let the pool end after another time without use; None for never."""
+        self.plan = replace(self.plan, idle_timeout_s=timeout_s)
+        self._idle.set_timeout(timeout_s)
 
     async def grow(self, plans: Sequence[EnginePlan]) -> None:
         """Add engines, and wait until they are ready."""
