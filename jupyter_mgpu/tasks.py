@@ -1,20 +1,20 @@
 """The tasks of this notebook, and those of earlier ones that are on disk."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import CancelledError
-from jupyter_mgpu.output import failures
+from jupyter_mgpu.output import failures, traceback_text
 from jupyter_mgpu.output.table import text_table
 from jupyter_mgpu.owner import journal
 from jupyter_mgpu.pools import open_pools
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TaskRecord:
     """A task that has ended, read from disk.
 
@@ -35,7 +35,7 @@ class TaskRecord:
     message: str | None
     failure: dict[str, Any] | None
     has_result: bool
-    _place: tuple[Path, int, list[int]] = field(repr=False)
+    _place: tuple[Path, int, list[int]]
 
     def result(self) -> Any:
         """Return the task's result.
@@ -46,7 +46,7 @@ class TaskRecord:
             BaseException: What the task raised.
         """
         if self.state == "cancelled":
-            raise CancelledError
+            raise CancelledError(f"The task {self.name!r} was cancelled.")
         if self.failure is not None:
             raise failures.rebuild(self.failure, self._frames(), self.rank or 0, "")
         if self.state != "finished":
@@ -60,6 +60,23 @@ class TaskRecord:
 
     def _frames(self) -> list[bytes]:
         return journal.read_frames(*self._place)
+
+    @property
+    def error_text(self) -> str:
+        """Why it failed; empty if it did not."""
+        if self.failure is None:
+            return self.message or ""
+        traceback_text.fill_lines(self.failure)
+        return "\n".join(traceback_text.render(self.failure))
+
+    def __repr__(self) -> str:
+        where = f" on rank {self.rank}" if self.rank is not None else ""
+        last = self.metrics[-1] if self.metrics else {}
+        values = ", ".join(f"{key}={value:.4g}" for key, value in last.items())
+        when = self.finished[:19].replace("T", " ")
+        return (
+            f"<TaskRecord {self.name!r} {self.state}{where}, {when} UTC{values and ': '}{values}>"
+        )
 
 
 class TaskTable(Sequence[dict[str, Any]]):
@@ -82,7 +99,7 @@ class TaskTable(Sequence[dict[str, Any]]):
 
 def list_records() -> list[TaskRecord]:
     """Return every task on disk, oldest first."""
-    return [_record(*found) for found in journal.read_all()]
+    return [_record(*found) for found in _read_all()]
 
 
 def load(name: str) -> TaskRecord:
@@ -93,7 +110,7 @@ def load(name: str) -> TaskRecord:
     """
     found = None
     known: dict[str, None] = {}
-    for entry in journal.read_all():
+    for entry in _read_all():
         known[entry[0]["name"]] = None
         if entry[0]["name"] == name:
             found = entry
@@ -119,19 +136,28 @@ def show(name: str) -> Any:
             if future.name == name:
                 return TaskReport(name, future.diary, repr(future))
     record = load(name)
-    return TaskReport(name, record.diary, f"{record.name!r} {record.state}, {record.finished}")
+    return TaskReport(name, record.diary, repr(record), record.error_text)
 
 
 class TaskReport:
-    """A task's whole diary, as `%tasks NAME` shows it."""
+    """A task's whole diary, and why it failed, as `%tasks NAME` shows it."""
 
-    def __init__(self, name: str, diary: str, headline: str) -> None:
+    def __init__(self, name: str, diary: str, headline: str, error: str = "") -> None:
         self.name = name
         self.diary = diary
+        self.error = error
         self._headline = headline
 
     def __repr__(self) -> str:
-        return f"{self._headline}\n{self.diary or '(it has printed nothing)'}"
+        printed = self.diary.rstrip("\n") or "(it has printed nothing)"
+        return "\n".join(filter(None, (self._headline, printed, self.error)))
+
+
+def _read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
+    """Yield what is on disk, with the tasks that have just ended."""
+    for pool in open_pools():
+        pool.owner.flush_journal()
+    return journal.read_all()
 
 
 def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:

@@ -206,7 +206,7 @@ def test_more_engines_than_gpus_is_an_error_with_the_numbers(gpu_machine):
     ("request_", "words"),
     [
         ({"n": 0}, "Ask for 1 or more"),
-        ({"n": (3, 2)}, "Ask for 1 or more"),
+        ({"n": (3, 2)}, "the first number is the least that will do"),
         ({"per_gpu": 0}, "at least 1"),
         ({"per_gpu": 2, "gpus_per_engine": 2}, "exclude each other"),
         ({"gpus": "0,1,2", "gpus_per_engine": 2}, "do not divide"),

@@ -604,3 +604,27 @@ def test_ended_tasks_can_be_read_from_disk(pool: Pool) -> None:
         tasks.load("disk-cancelled").result()
     with pytest.raises(MgpuError, match="No task 'nothing' is on disk"):
         tasks.load("nothing")
+
+
+def test_a_task_can_be_read_from_disk_as_soon_as_it_has_ended(pool: Pool) -> None:
+    for number in range(5):
+        pool.submit_task(identity, (number,), name=f"at once {number}").result(10)
+
+        assert tasks.load(f"at once {number}").result() == number
+
+
+def test_a_failed_task_shows_its_last_metrics_what_it_printed_and_its_error(pool: Pool) -> None:
+    def fail() -> None:
+        print("before")
+        report(step=3, loss=0.25)
+        raise ValueError("too late")
+
+    pool.submit_task(fail, name="shown").exception(10)
+
+    shown = repr(tasks.show("shown")).splitlines()
+    assert re.fullmatch(
+        r"<TaskRecord 'shown' failed on rank \d, [-\d]+ [:\d]+ UTC: step=3, loss=0.25>", shown[0]
+    )
+    assert shown[1] == "before"
+    assert 'raise ValueError("too late")' in "\n".join(shown)
+    assert shown[-1] == "ValueError: too late"

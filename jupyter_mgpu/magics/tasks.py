@@ -49,7 +49,7 @@ class TasksMagic(Magics):
 
     @line_magic
     def tasks(self, line: str) -> Any:
-        """List the tasks (`%tasks`), or show all that one has printed (`%tasks NAME`)."""
+        """List the tasks: `%tasks`; `%tasks NAME` shows what one has printed, and its error."""
         name = line.strip()
         try:
             return tasks.show(name) if name else tasks.table()

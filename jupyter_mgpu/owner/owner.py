@@ -135,6 +135,11 @@ class Owner:
         """Replace the engines of some ranks (all by default)."""
         self._call(self._core.restart, ranks)
 
+    def flush_journal(self) -> None:
+        """Have the records of ended tasks on disk; harmless when the pool has ended."""
+        with contextlib.suppress(RuntimeError, TimeoutError, CancelledError):
+            self._run_soon(self._core.flush_journal()).result(CLIENT_S)
+
     def set_idle_timeout(self, timeout_s: float | None) -> Future[None]:
         """Let the pool end after another time without use; None for never."""
         return self._run_soon(self._core.set_idle_timeout(timeout_s))

@@ -242,6 +242,10 @@ class OwnerLoop:
             why = f"The engine of rank {rank} was restarted on request."
             self._room.replace(self.engines[rank], why)
 
+    async def flush_journal(self) -> None:
+        """Write the records of ended tasks to disk now."""
+        self._journal.flush()
+
     async def set_idle_timeout(self, timeout_s: float | None) -> None:
         """Let the pool end after another time without use; None for never."""
         self.plan = replace(self.plan, idle_timeout_s=timeout_s)
