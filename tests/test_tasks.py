@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_mgpu import tasks
+from jupyter_mgpu.blocks import spmd
 from jupyter_mgpu.calls import parfeval, parfeval_on_all
 from jupyter_mgpu.errors import (
     EngineDiedError,
@@ -568,6 +569,12 @@ def test_map_keeps_the_order_and_ends_the_rest_after_an_error(pool: Pool) -> Non
     with pytest.raises(ZeroDivisionError):
         pool.map(divmod, [1, 1, 1], [1, 0, 1])
     assert pool.tasks() == []
+
+
+def test_what_is_no_function_is_refused_at_once(pool: Pool) -> None:
+    for call in (parfeval, spmd, pool.submit):
+        with pytest.raises(TypeError, match="A int was given where a function is called"):
+            call(identity(3))
 
 
 def test_choices_that_make_no_sense_are_refused(pool: Pool) -> None:

@@ -15,6 +15,7 @@ from jupyter_mgpu.on_engine.training.loop import Training
 from jupyter_mgpu.on_engine.training.ranks import Ranks, split
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.pool import Pool
+from notebooks import Notebook
 
 LEAST = 1e-10
 WORLDS = {"two": [1, 1, 0], "three": None, "uneven": [0.7, 0.2, 0.1]}
@@ -143,6 +144,31 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         train(mlp(), samples(), nn.CrossEntropyLoss(), options)
 
 
+def test_arguments_of_another_kind_are_refused_in_words() -> None:
+    for options, words in (({"max_epochs": 3}, "options is a dict"), ("gpu", "options is a str")):
+        with pytest.raises(TypeError, match=words):
+            train(mlp(), samples(), nn.CrossEntropyLoss(), options)
+        with pytest.raises(TypeError, match=words):
+            mgpu.predict(mlp(), samples(), options)
+    with pytest.raises(TypeError, match=r"loss is the class MSELoss. Make one: MSELoss\(\)"):
+        train(mlp(), samples(), nn.MSELoss)
+
+
+def test_too_few_names_of_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match="but there are 1 names"):
+        mgpu.classify(mlp(), samples()[0], ["cat"])
+
+
+def test_an_error_of_a_network_shows_no_lines_of_the_package(nb: Notebook) -> None:
+    nb.check("import torch\nnet = torch.nn.Linear(3, 2)\nx, y = torch.ones(8, 4), torch.ones(8, 2)")
+
+    for call in ("mgpu.train(net, (x, y), torch.nn.MSELoss())", "mgpu.predict(net, x)"):
+        cell = nb.run(f"1\n{call}")
+        assert cell.ename == "RuntimeError"
+        assert f"--> {call}" in cell.traceback
+        assert "/jupyter_mgpu/" not in cell.traceback
+
+
 def test_multi_gpu_uses_the_current_pool(trio: Pool) -> None:
     assert mgpu.current_pool() is trio
     options = TrainingOptions(execution_environment="multi-gpu", max_epochs=1, verbose=False)
@@ -164,6 +190,7 @@ def test_a_task_trains_a_network_of_its_own_and_its_metrics_arrive(trio: Pool) -
     assert all(difference(one, other) == 0 for other in others)
     assert [row["step"] for row in futures[0].metrics] == list(range(1, 21))
     assert futures[0].metrics[-1]["loss"] == one[1]["loss"][-1]
+    assert one[1].environment == "cpu"
 
 
 def test_a_task_cannot_train_on_the_pool(trio: Pool) -> None:

@@ -117,10 +117,9 @@ class Submission:
         )
         self._add_follow(task)
         future = make_future(task.id, task.name, self._futures, created)
-        self._futures.add(future)
         if found:
             self._companions[task.id] = found
-        self._send(task, self._futures.discard)
+        self._send(task, lambda: self._futures.add(future), self._futures.discard)
         return future
 
     def new_gang(
@@ -148,8 +147,7 @@ class Submission:
     def gang(self, task: Task, listener: Listener) -> None:
         """Queue a cell or call that needs several ranks at the same time."""
         self._check_open()
-        self._gangs.add(task.id, listener)
-        self._send(task, self._gangs.discard)
+        self._send(task, lambda: self._gangs.add(task.id, listener), self._gangs.discard)
 
     def open_loop(self, future: TaskFuture) -> None:
         """List a loop as one task until `loop_ended`.
@@ -194,15 +192,20 @@ class Submission:
         if state is not None:
             task.header["follow"] = state
 
-    def _send(self, task: Task, undo: Callable[[str], None]) -> None:
+    def _send(self, task: Task, listen: Callable[[], None], undo: Callable[[str], None]) -> None:
         try:
+            listen()
             self._owner.submit(task)
+            self._activity.wake()
         except PoolClosedError:
             undo(task.id)
             self.task_ended(task.id)
             task.frames.clear()  # the traceback may live long
             raise
-        self._activity.wake()
+        except BaseException:  # a Stop: whoever listens must hear of its end
+            self._owner.submit(task)  # harmless if it was
+            self._owner.cancel(task.id)
+            raise
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -223,7 +226,13 @@ def pack_call(
 
     Raises:
         PackingError: If a part cannot be pickled; it says which.
+        TypeError: If it cannot be called, as when it was called already.
     """
+    if not callable(fn):
+        raise TypeError(
+            f"A {type(fn).__name__} was given where a function is called. Give the function, and "
+            "its arguments behind it: parfeval(fn, x), not parfeval(fn(x))."
+        )
     call = (fn, tuple(args), dict(kwargs))
     return packing.pack(call, copy=True, labels=("function", "args", "kwargs"), place=place)
 

@@ -6,7 +6,7 @@ abort caused below in a line each.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,16 @@ def draw_own_lines(error: BaseException) -> None:
     error.__dict__["_render_traceback_"] = Rendering(error, lines)
 
 
+@contextlib.contextmanager
+def own_lines() -> Iterator[None]:
+    """Draw errors that leave the block as `draw_own_lines` does."""
+    try:
+        yield
+    except Exception as error:
+        draw_own_lines(error)
+        raise
+
+
 def draw_syntax_errors(shell: Any) -> None:
     """Let IPython ask a SyntaxError how it draws itself, as it asks all other errors."""
     drawing = shell.SyntaxTB
@@ -176,7 +186,7 @@ def _true_first(origins: Mapping[int, Origin], first: int | None) -> int:
 def _unpack(failure: Failure, frames: Sequence[bytes | memoryview]) -> BaseException:
     if frames:
         # Whatever an exception's own __init__ or __setstate__ raises: the record has the facts.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             error = packing.unpack(list(frames))
             if isinstance(error, BaseException):
                 return error.with_traceback(None)

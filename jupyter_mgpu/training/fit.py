@@ -70,6 +70,8 @@ def train(
 
 def _check(net: Any, loss: Any) -> None:
     demand_net(net)
+    if isinstance(loss, type):
+        raise TypeError(f"loss is the class {loss.__name__}. Make one: {loss.__name__}().")
     if not callable(loss):
         raise TypeError(
             f"A function of output and target was expected, but loss is a {type(loss).__name__}."

@@ -12,7 +12,7 @@ from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.watching import Watcher
-from jupyter_mgpu.output import publisher
+from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.pool import Pool
@@ -26,7 +26,9 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
     device = device_here(options.execution_environment)
     if context.current() is not None:
         watcher = Watcher(context.report, context.stop_requested)
-        return train_alone(net, data, loss, options, device, watcher)
+        trained, history = train_alone(net, data, loss, options, device, watcher)
+        history.environment = device
+        return trained, history
     cell = publisher.capture()
     view = TrainingView(cell, name, device, is_quiet=not options.verbose)
     stopped = threading.Event()
@@ -35,7 +37,7 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
     )
     outcome = "failed"
     try:
-        with _first_stop_sets(stopped, cell):
+        with failures.own_lines(), _first_stop_sets(stopped, cell):
             trained, history = train_alone(net, data, loss, options, device, watcher)
         history.environment = device
         outcome = history.stopped

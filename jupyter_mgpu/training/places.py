@@ -51,7 +51,13 @@ def is_here(options: TrainingOptions) -> bool:
 
     Raises:
         MgpuError: If they ask for a pool, and this is an engine of one.
+        TypeError: If they are no options.
     """
+    if not isinstance(options, TrainingOptions):
+        raise TypeError(
+            f"TrainingOptions were expected, but options is a {type(options).__name__}. Write "
+            "TrainingOptions(max_epochs=10)."
+        )
     environment = options.execution_environment
     if environment in ("auto", "cpu", "gpu"):
         return True

@@ -15,7 +15,7 @@ from jupyter_mgpu.on_engine.training.prediction import (
     predict_on_rank,
 )
 from jupyter_mgpu.on_engine.training.ranks import Ranks
-from jupyter_mgpu.output import publisher
+from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.output.progress_bar import ProgressBar
 from jupyter_mgpu.owner.queue import Task
@@ -73,10 +73,19 @@ def classify(
         A list of names; without `classes` a tensor of numbers from 0.
 
     Raises:
-        ValueError: If the network does not return one row of scores per sample.
+        ValueError: If the network does not return one row of scores per sample, or there are too
+            few names.
     """
     found = _run(net, data, options or TrainingOptions(), pool, is_classified=True)
-    return found if classes is None else [classes[number] for number in found.tolist()]
+    if classes is None:
+        return found
+    numbers = found.tolist()
+    if numbers and max(numbers) >= len(classes):
+        raise ValueError(
+            f"A sample is of class {max(numbers)}, counted from 0, but there are {len(classes)} "
+            "names. Give one for each of the network's scores."
+        )
+    return [classes[number] for number in numbers]
 
 
 def _run(
@@ -95,7 +104,8 @@ def _run(
         done = (num_done, total)
         bar.update(*done)
 
-    outputs = outputs_of(net, data, options, ranks, tell, is_classified=is_classified)
+    with failures.own_lines():
+        outputs = outputs_of(net, data, options, ranks, tell, is_classified=is_classified)
     bar.finish(*done, 0)
     return joined([outputs])
 

@@ -53,7 +53,8 @@ class TrainingOptions:
         output_network: "best-validation" or "last"; "auto" is the first where there is validation.
         average_decay: Keep a moving average of the weights, with this decay, such as 0.999; it is
             what is validated and returned.
-        callbacks: Called as `callback(info)` on rank 0 after each step; True ends the training.
+        callbacks: Called as `callback(row)` on rank 0 after each step, with the step's dict (step,
+            epoch, rate, loss, metrics); True ends the training.
         on_bad_loss: A loss that is not finite: "raise", "stop", or "skip" the step.
         checkpoint_folder: Where checkpoints are kept, on a file system that rank 0 can write.
         checkpoint_frequency: Epochs between checkpoints.
