@@ -348,6 +348,16 @@ def test_a_collecting_metric_needs_validation_data_and_an_unknown_one_a_function
         fit(mlp(), samples(), metrics=["f1"])
 
 
+def test_a_metric_that_is_no_number_is_named(trio: Pool) -> None:
+    with pytest.raises(TypeError, match=r"The metric 'all' is a tensor of shape \(7, 3\)"):
+        fit(mlp(), samples(), trio, mini_batch_size=21, metrics={"all": lambda output, _: output})
+
+
+def test_a_scheduler_that_needs_a_loss_is_refused() -> None:
+    with pytest.raises(ValueError, match="ReduceLROnPlateau, which needs a loss"):
+        fit(mlp(), samples(), schedule=torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
 def test_patience_ends_the_training_with_the_best_network(trio: Pool) -> None:
     options = {"validation": samples(40), "validation_patience": 2, "learning_rate": 0.5}
 

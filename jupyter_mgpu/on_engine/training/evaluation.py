@@ -45,6 +45,24 @@ def chosen_metrics(options: TrainingOptions) -> dict[str, Metric]:
     return {name: METRICS[name] for name in asked}
 
 
+def measured(metrics: Mapping[str, Metric], output: Any, target: Any) -> list[Any]:
+    """Return the value of each metric for a batch, as tensors of one number.
+
+    Raises:
+        TypeError: If one is not a number; it is named.
+    """
+    import torch
+
+    values = {name: torch.as_tensor(metric(output, target)) for name, metric in metrics.items()}
+    for name, value in values.items():
+        if value.numel() != 1:
+            raise TypeError(
+                f"The metric {name!r} is a tensor of shape {tuple(value.shape)}, but it must be "
+                "one number, the samples' mean."
+            )
+    return [value.detach().reshape(()) for value in values.values()]
+
+
 def chosen_collectors(options: TrainingOptions) -> dict[str, Any]:
     """Return the metrics that collect all validation data before they have a value, by name.
 
@@ -157,14 +175,8 @@ class Evaluation:
         return {**dict(averages), **self._computed()}
 
     def _values(self, output: Any, target: Any) -> list[float]:
-        metrics = self._metrics.values()
-        return [
-            float(value)
-            for value in (
-                self._loss(output, target),
-                *(metric(output, target) for metric in metrics),
-            )
-        ]
+        loss = self._loss(output, target)
+        return [float(value) for value in (loss, *measured(self._metrics, output, target))]
 
     def _collect(self, found: tuple[Any, Any] | None) -> None:
         """Give the first rank's collectors what all ranks have computed, in the data's order."""

@@ -68,9 +68,7 @@ class Training:
         total = per_epoch * options.max_epochs if per_epoch is not None else None
         precision = Precision(options.precision, ranks.device)
         metrics = chosen_metrics(options)
-        self._stepper = Stepper(
-            net, loss, list(metrics.values()), self._optimizer, precision, options, ranks
-        )
+        self._stepper = Stepper(net, loss, metrics, self._optimizer, precision, options, ranks)
         self._ledger = Ledger(options, ranks, watcher, list(metrics), total)
         self._average = Average(net, options.average_decay)
         forward = Forward(options, precision, ranks.device)

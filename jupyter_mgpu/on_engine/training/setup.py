@@ -72,6 +72,12 @@ class Schedule:
         self.warm_up = 0  # steps
         if callable(options.schedule):
             self._per_epoch = options.schedule(optimizer)
+            if isinstance(self._per_epoch, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                raise ValueError(
+                    "schedule returned a ReduceLROnPlateau, which needs a loss to look at, but "
+                    "train only lets it step. Choose another scheduler; validation_patience ends "
+                    "a training that gets no better."
+                )
             return
         self.warm_up = warm_up = _warm_up_steps(options, steps_per_epoch)
         factor = _factor(options, steps_per_epoch)

@@ -2,12 +2,12 @@
 
 import contextlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jupyter_mgpu.on_engine.training.batch_norm import SharedStatistics
 from jupyter_mgpu.on_engine.training.batches import Part
-from jupyter_mgpu.on_engine.training.evaluation import Forward, Metric
+from jupyter_mgpu.on_engine.training.evaluation import Forward, Metric, measured
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
@@ -31,7 +31,7 @@ class Stepper:
         self,
         net: Any,
         loss: Any,
-        metrics: Sequence[Metric],
+        metrics: Mapping[str, Metric],
         optimizer: Any,
         precision: Precision,
         options: TrainingOptions,
@@ -78,12 +78,10 @@ class Stepper:
                 # Not before: the way back checks that nobody has touched the statistics.
                 self._statistics.after_pass(part.num_rows)
             with torch.no_grad():
-                found = [loss, *(metric(output, target) for metric in self._metrics)]
                 if part.num_rows:
-                    values = torch.stack(
-                        [torch.as_tensor(value).detach().double() for value in found]
-                    )
-                    sums += part.weight * values.to(sums.device)
+                    found = [loss.detach(), *measured(self._metrics, output, target)]
+                    values = torch.stack([value.double().to(sums.device) for value in found])
+                    sums += part.weight * values
         return sums
 
     def update(self) -> None:
