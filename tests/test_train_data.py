@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 from training import NUM_CLASSES, NUM_FEATURES, difference, fit, mlp, samples
 
-from jupyter_mgpu import TrainingOptions, classify, predict, train
+from jupyter_mgpu import TrainingOptions, classify, parpool, predict, train
 from jupyter_mgpu.pool import Pool
 
 LEAST = 1e-10
@@ -447,6 +447,15 @@ def test_predictions_stand_in_the_order_of_the_data(trio: Pool, form: str) -> No
     assert torch.equal(
         classify(net, INPUTS[form](), options=on(trio), pool=trio), expected.argmax(1)
     )
+
+
+def test_a_stream_is_predicted_on_a_pool_that_has_never_trained() -> None:
+    expected = mlp()(samples()[0]).detach()
+
+    with parpool(3, name="untrained") as pool:
+        for load in ([1, 1, 0], None):
+            scores = predict(mlp(), Stream(), on(pool, worker_load=load), pool=pool)
+            assert torch.allclose(scores, expected, atol=LEAST)
 
 
 def test_classes_have_names(trio: Pool) -> None:

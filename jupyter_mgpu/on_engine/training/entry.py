@@ -1,8 +1,6 @@
 """Where a training starts in a process: alone, or as one of several ranks."""
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,7 @@ from jupyter_mgpu.on_engine.training import telling
 from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.loop import Training
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
-from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.ranks import Ranks, group_of
 from jupyter_mgpu.on_engine.training.sources import resolved
 from jupyter_mgpu.on_engine.training.watching import Watcher
 
@@ -92,7 +90,7 @@ def train_on_rank(
         On the first trainer the state on the CPU, and the history; None on the others.
     """
     engine = context.require()
-    with _group(trainers, engine.world_size) as group:
+    with group_of(trainers, engine.world_size) as group:
         if engine.rank not in trainers:
             return None
         place = trainers.index(engine.rank)
@@ -128,25 +126,6 @@ def _train_as_one_of(
         training.note(f"worker_load='auto': the ranks take {shares} of each batch, as measured.")
     state = training.run()
     return (_on_cpu(state), training.history) if ranks.is_first else None
-
-
-@contextlib.contextmanager
-def _group(trainers: tuple[int, ...], world_size: int) -> Iterator[Any]:
-    """Make the process group of those that train; None for the default one, or for none."""
-    if len(trainers) == 1:
-        yield None
-        return
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        dist.init_process_group()
-    if len(trainers) == world_size:
-        yield None
-        return
-    group = dist.new_group(list(trainers))
-    yield group  # after an error the engine ends all groups
-    if group is not dist.GroupMember.NON_GROUP_MEMBER:
-        dist.destroy_process_group(group)
 
 
 def _measured_loads(

@@ -2,15 +2,22 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.evaluation import evaluating
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
-from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.ranks import Ranks, group_of
 from jupyter_mgpu.on_engine.training.setup import Precision
-from jupyter_mgpu.on_engine.training.sources import ahead, in_order, make_source, to_device
+from jupyter_mgpu.on_engine.training.sources import (
+    ahead,
+    in_order,
+    is_stream,
+    make_source,
+    to_device,
+)
 from jupyter_mgpu.on_engine.training.telling import Progress
 from jupyter_mgpu.on_engine.training.trees import leaves_of, map_leaves
 
@@ -40,11 +47,13 @@ def predict_on_rank(
 ) -> Outputs | None:
     """Compute this engine's share; None on a rank that has none."""
     engine = context.require()
-    if engine.rank not in workers:
-        return None
-    equal = tuple(1 / len(workers) for _ in workers)
-    ranks = Ranks(workers.index(engine.rank), loads or equal, engine.device)
-    return outputs_of(net, data, options, ranks, Progress().tell, is_classified=is_classified)
+    meeting = group_of(workers, engine.world_size) if is_stream(data) else nullcontext()
+    with meeting as group:
+        if engine.rank not in workers:
+            return None
+        equal = tuple(1 / len(workers) for _ in workers)
+        ranks = Ranks(workers.index(engine.rank), loads or equal, engine.device, group)
+        return outputs_of(net, data, options, ranks, Progress().tell, is_classified=is_classified)
 
 
 def outputs_of(
@@ -62,7 +71,7 @@ def outputs_of(
         net: The network; it is not changed.
         data: Inputs, or what `train` takes.
         options: With size and order of the batches.
-        ranks: Who shares them; nothing is exchanged.
+        ranks: Who shares them; nothing but the lengths of a stream's batches is exchanged.
         tell: Takes how many batches are done, and all of them if that is known.
         is_classified: Keep the number of the largest output instead of the outputs.
 

@@ -1,7 +1,8 @@
 """The ranks that train together, how much each computes, and sums over them."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,29 @@ class Ranks:
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value, group=self.group)
         return found
+
+
+@contextlib.contextmanager
+def group_of(workers: tuple[int, ...], world_size: int) -> Iterator[Any]:
+    """Make the process group of those that work; all ranks of the pool must call it.
+
+    Yields:
+        The group; None for the default one, or for none where one works alone.
+    """
+    if len(workers) == 1:
+        yield None
+        return
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group()
+    if len(workers) == world_size:
+        yield None
+        return
+    group = dist.new_group(list(workers))
+    yield group  # after an error the engine ends all groups
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.destroy_process_group(group)
 
 
 def split(num_rows: int, loads: Sequence[float]) -> list[int]:

@@ -93,6 +93,13 @@ def make_source(data: Any, ranks: Ranks, options: TrainingOptions, what: str) ->
     )
 
 
+def is_stream(data: Any) -> bool:
+    """Tell whether data is an iterable data set, of which the ranks compare what they read."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    return isinstance(data.dataset if isinstance(data, DataLoader) else data, IterableDataset)
+
+
 def _settings_of(loader: Any) -> dict[str, Any]:
     settings = {
         name: getattr(loader, name)
