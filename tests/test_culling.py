@@ -19,8 +19,8 @@ import websocket
 from jupyter_mgpu import tasks
 from notebooks import is_alive, wait_until
 
-CULL_IDLE_S = 10
-TASK_S = 11  # two of them, one after the other: the second waits and runs past any idle time-out
+CULL_IDLE_S = 20
+TASK_S = 30  # two of them, one after the other: the second waits and runs past any idle time-out
 LEEWAY_S = 15
 
 
@@ -124,6 +124,7 @@ print("<<" + json.dumps(pids) + ">>")
 """
 
 
+@pytest.mark.timeout(200)
 def test_a_kernel_is_culled_after_its_background_tasks_and_not_before(
     server: Server, tmp_path: Path
 ) -> None:
