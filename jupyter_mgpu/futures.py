@@ -2,7 +2,9 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
+import logging
 import queue
 import threading
 import weakref
@@ -17,6 +19,7 @@ from jupyter_mgpu.output.diary import Diary
 __all__ = ["CancelledError", "TaskFuture", "as_completed", "cancel_all", "fetch_next", "wait"]
 
 _order = itertools.count(1)
+_log = logging.getLogger("concurrent.futures")  # where callbacks that fail are told
 
 
 class Control(Protocol):
@@ -65,6 +68,7 @@ class TaskFuture(concurrent.futures.Future[Any]):
         self._is_read = False
         self._completion = 0
         self._run_callback = run_callback
+        self._wakers: list[Callable[[], None]] = []  # need not wait for callbacks of users
 
     @property
     def state(self) -> TaskState:
@@ -163,18 +167,31 @@ class TaskFuture(concurrent.futures.Future[Any]):
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
-        def wake(_: Any) -> None:
+        def wake() -> None:
             # Not asyncio.wrap_future: that would cancel the task with the one who waits for it.
-            loop.call_soon_threadsafe(_set_once, waiter)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and who waited in it
+                loop.call_soon_threadsafe(_set_once, waiter)
 
-        self.add_done_callback(wake)
-        yield from waiter
+        with self._condition:
+            if not self.done():
+                self._wakers.append(wake)
+        if not self.done():
+            yield from waiter
         return self.result()
 
     def _invoke_callbacks(self) -> None:
         self._completion = self._completion or next(_order)
+        for wake in self._wakers:
+            wake()
         if self._done_callbacks:  # type: ignore[attr-defined] # the stdlib's own list
-            self._run_callback(super()._invoke_callbacks)  # type: ignore[misc]
+            self._run_callback(self._call_back)
+
+    def _call_back(self) -> None:
+        for callback in self._done_callbacks:  # type: ignore[attr-defined] # as above
+            try:
+                callback(self)
+            except BaseException:  # noqa: BLE001 - an exit must not end the thread of them all
+                _log.exception("exception calling callback for %r", self)
 
     def __repr__(self) -> str:
         where = f" on rank {self.rank} ({self.device})" if self.rank is not None else ""

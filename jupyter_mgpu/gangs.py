@@ -56,8 +56,8 @@ class Gang:
             KeyboardInterrupt: At a Stop, within 2 s; a second Stop replaces what still runs.
             BaseException: What the first failing rank raised, with the others folded into it.
         """
-        self._pool.submission.gang(self._task, self.listen)
         try:
+            self._pool.submission.gang(self._task, self.listen)
             while not self._is_over():
                 self._look()
         except KeyboardInterrupt:

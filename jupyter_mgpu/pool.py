@@ -89,9 +89,7 @@ class Pool:
         try:
             self.owner.start().result()
         except BaseException:
-            self.owner.stop(reason="its start failed")
-            self.owner.wait(10)
-            self._finish("its start failed")
+            self._end("its start failed", 10)
             raise
         exchange.attach(self.line)
         return self
@@ -308,9 +306,7 @@ class Pool:
             wait(self.tasks())
         if exchange.published.needs_cleanup(self.line):
             self.values.clean_up()
-        self.owner.stop()
-        self.owner.wait(8)
-        self._finish("it was shut down")
+        self._end("it was shut down", 8)
 
     def __enter__(self) -> Self:
         return self
@@ -323,6 +319,13 @@ class Pool:
             raise PoolClosedError(
                 f"The pool {self.name!r} has ended: {self._ended}. Start one with %parpool."
             )
+
+    def _end(self, reason: str, timeout_s: float) -> None:
+        try:
+            self.owner.stop()
+            self.owner.wait(timeout_s)
+        finally:  # also at a Stop
+            self._finish(reason)
 
     def _finish(self, reason: str) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.owner.engine_record import Death, EngineRecord
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
@@ -34,3 +34,29 @@ def test_a_cell_that_waits_for_a_rank_that_is_gone_is_told_so(tmp_path: Path) ->
     assert events[-1]["op"] == "ended"
     assert "Rank 1 was asked for; the pool has ranks [0]" in events[-1]["message"]
     assert scheduler.tasks == {}
+
+
+def test_a_time_out_counts_from_the_start_of_each_try(tmp_path: Path) -> None:
+    timers: list[tuple[Any, ...]] = []
+    engine = EngineRecord(EnginePlan(0, "CPU", "cpu", {}), tmp_path / "log")
+    scheduler = Scheduler(
+        {0: engine},
+        Journal("pool", lambda *_: None),
+        send=lambda *_: None,
+        notify=lambda *_: None,
+        free=lambda _: None,
+        call_later=lambda _, function, *args: timers.append((function, *args)),
+    )
+    task = Task("t1", "task", {}, [], timeout_s=60, retries=1)
+    engine.state = EngineState.IDLE
+    scheduler.submit(task)
+    engine.state = EngineState.DEAD
+    scheduler.on_death(engine, Death("it died", -9, is_replaced=False))
+    engine.state = EngineState.IDLE
+    scheduler.schedule()
+    first, second = timers
+
+    first[0](*first[1:])
+    assert task.state == "running"
+    second[0](*second[1:])
+    assert task.state == "failed"

@@ -72,7 +72,7 @@ class Inbox:
         while (event := self._events.get()) is not None:
             try:
                 self._handle(*event)
-            except Exception as error:  # noqa: BLE001 - one bad message must not end the delivery
+            except BaseException as error:  # noqa: BLE001 - one bad message must not end the delivery
                 self._say(f"A message of the pool could not be handled: {error!r}")
             self._handled(event[0].get("task", ""))
             del event  # while it waits for the next one, a result must not live in here

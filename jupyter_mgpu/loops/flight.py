@@ -90,7 +90,8 @@ class Flight:
 
     @property
     def _has_rest(self) -> bool:
-        return bool(self._returned) and not self._is_asked_to_stop
+        is_left = bool(self._returned) or not self._items.is_exhausted
+        return is_left and not self._is_asked_to_stop
 
     @property
     def _num_engines(self) -> int:
@@ -266,8 +267,9 @@ class Flight:
         self._is_asked_to_stop = True
         owner = self._pool.owner
         with contextlib.suppress(PoolClosedError):
-            for chunk in list(self._chunks.values()):
-                (owner.cancel if chunk.rank < 0 else owner.request_stop)(chunk.id)
+            task_ids = list(self._chunks)
+            for task_id in set(task_ids) - owner.withdraw(task_ids):
+                owner.request_stop(task_id)
         self.changed.set()
 
     def wait(self, timeout_s: float) -> None:

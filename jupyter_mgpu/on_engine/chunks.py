@@ -149,7 +149,7 @@ def note_of(index: int, item: Any) -> str:
     try:
         arguments = parcels.unwrap(item)
         text = ", ".join(_short.repr(argument) for argument in arguments)
-    except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the error
+    except BaseException:  # noqa: BLE001 - a broken __repr__ must not hide the error
         text = "..."
     return f"in item {index} of the loop: {text}"
 

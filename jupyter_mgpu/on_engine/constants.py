@@ -98,7 +98,7 @@ def free(key: str) -> None:
         return
     try:
         slot.free()
-    except Exception as error:  # noqa: BLE001 - it is the user's, and no task's
+    except BaseException as error:  # noqa: BLE001 - it is the user's, and no task's
         record = failure.describe(error)
         engine = context.require()
         where = f" ({record['where']})" if record["where"] else ""

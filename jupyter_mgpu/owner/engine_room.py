@@ -62,7 +62,7 @@ class EngineRoom:
         self._on_ready = on_ready
         self._on_failed_start = on_failed_start
         self._loop = asyncio.get_running_loop()
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: dict[EngineRecord, asyncio.Task[None]] = {}  # replacements under way
         self._leaving: list[EngineProcess] = []  # killed, and not gone yet
         self._replaces = False
         self._is_closing = False
@@ -84,6 +84,9 @@ class EngineRoom:
         starts = [asyncio.ensure_future(self._start(engine)) for engine in added]
         try:
             await asyncio.gather(*starts)
+            for engine in added:
+                if engine.state is EngineState.DEAD:  # since it was ready, while others started
+                    raise PoolStartError(engine.doom or f"Rank {engine.rank} has died.")
         except BaseException:
             for start in starts:
                 start.cancel()
@@ -136,7 +139,7 @@ class EngineRoom:
             return
         self._loop.remove_reader(process.pidfd)
         code = process.exit_code()
-        was_starting = not engine.hello.is_set()
+        was_starting = engine.state is EngineState.STARTING
         is_replaced = engine.doom is not None
         message = self._explain(engine, process.pid, code, was_starting=was_starting)
         engine.process = None
@@ -172,11 +175,16 @@ class EngineRoom:
 
     def spawn_replacement(self, engine: EngineRecord) -> None:
         """Start a new engine on a rank that has none, in the background."""
-        job = self._loop.create_task(self._replace(engine))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        if engine not in self._jobs and not self._is_closing:
+            self._jobs[engine] = self._loop.create_task(self._replace(engine))
 
     async def _replace(self, engine: EngineRecord) -> None:
+        try:
+            await self._try_to_replace(engine)
+        finally:
+            self._jobs.pop(engine, None)
+
+    async def _try_to_replace(self, engine: EngineRecord) -> None:
         """Start a new engine on the same rank and device, in a few tries."""
         why = ""
         while engine.failed_starts < MAX_FAILED_STARTS:
@@ -184,7 +192,7 @@ class EngineRoom:
             engine.doom = None
             try:
                 await self._start(engine)
-            except PoolStartError as error:
+            except (PoolStartError, OSError) as error:  # it dies, or there can be no process
                 engine.failed_starts += 1
                 why = str(error)
                 self._end_process(engine)
@@ -206,6 +214,8 @@ class EngineRoom:
     def dismiss(self, engine: EngineRecord) -> None:
         """End an engine that gets no successor."""
         self.engines.pop(engine.rank, None)
+        if (job := self._jobs.pop(engine, None)) is not None:
+            job.cancel()
         self._end_process(engine)
 
     def _end_process(self, engine: EngineRecord) -> None:
@@ -227,7 +237,7 @@ class EngineRoom:
             The processes that are still there after the time-out, as a driver may hold them.
         """
         self._is_closing = True
-        for job in list(self._jobs):
+        for job in list(self._jobs.values()):
             job.cancel()
         left = [engine.process for engine in self.engines.values() if engine.process is not None]
         left += self._leaving

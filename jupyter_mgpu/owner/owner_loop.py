@@ -25,7 +25,7 @@ from jupyter_mgpu.owner import endpoint, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
-from jupyter_mgpu.owner.idle import IdleClock
+from jupyter_mgpu.owner.idle import RESIDENT_BYTES, IdleClock
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.owner.queue import Task
@@ -36,6 +36,7 @@ from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
 
 TICK_S = 1.0
+ANSWER_S = 1.0
 CLOSE_S = 3.0
 STORE_AFTER_S = 3.0
 """Its import of torch would slow that of a cell which comes at once."""
@@ -222,6 +223,8 @@ class OwnerLoop:
     def interrupt(self, task_id: str, *, force: bool = False) -> None:
         """Interrupt a running task; with `force`, replace the engines that still run it."""
         task = self.scheduler.tasks.get(task_id)
+        if task is not None:
+            task.retries = 0
         if force:
             self._escalation.force(task_id)
         elif task is not None and task.state == "queued":
@@ -260,8 +263,9 @@ class OwnerLoop:
     async def shrink(self, size: int) -> None:
         """End the engines of the last ranks; they must be idle."""
         for engine in [e for e in self.engines.values() if e.rank >= size]:
-            self._switchboard.forget(engine)
             self._room.dismiss(engine)
+            why = f"The engine of rank {engine.rank} was ended: the pool has {size} engines now."
+            self._lose(engine, Death(why, None, is_replaced=True))
         self.scheduler.on_new_world()
         self._save_record()
 
@@ -276,7 +280,9 @@ class OwnerLoop:
     def ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
         """Ask an engine something on its control channel, also while it is busy."""
         engine = self.engines.get(rank)
-        if engine is None or not engine.is_alive:
+        if self.is_closing:
+            future.set_exception(OwnerError("The pool has ended."))
+        elif engine is None or not engine.is_alive:
             state = "not in the pool" if engine is None else engine.state
             future.set_exception(OwnerError(f"Rank {rank} cannot answer: it is {state}."))
         else:
@@ -332,17 +338,21 @@ class OwnerLoop:
         self._listener(header, frames or [])
 
     def _on_death(self, engine: EngineRecord, death: Death) -> None:
-        self._switchboard.forget(engine)
-        self._switchboard.fail_questions(death.message, engine.rank)
         was_busy = engine.task is not None
         event = {"op": "engine_died", "rank": engine.rank, "was_busy": was_busy}
         self._notify({**event, **asdict(death)})
+        self._lose(engine, death)
+
+    def _lose(self, engine: EngineRecord, death: Death) -> None:
+        """Let those who wait for an engine know that it has ended."""
+        self._switchboard.forget(engine)
+        self._switchboard.fail_questions(death.message, engine.rank)
         self.scheduler.on_death(engine, death)
 
     def _on_replaced(self, engine: EngineRecord) -> None:
-        self._save_record()
         self._notify({"op": "engine_replaced", "rank": engine.rank})
         self.scheduler.schedule()
+        self._save_record()
 
     def _on_failed_start(self, engine: EngineRecord, why: str) -> None:
         self._notify({"op": "engine_lost", "rank": engine.rank, "message": why})
@@ -355,8 +365,12 @@ class OwnerLoop:
             if engine.is_alive:
                 asked.append(Future())
                 self.ask(asked[-1], rank, "resident_bytes", {})
-        answers = await asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
-        return sum(answer for answer in answers if isinstance(answer, int))
+        answers = asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
+        try:
+            counts = await asyncio.wait_for(answers, ANSWER_S)
+        except TimeoutError:
+            return RESIDENT_BYTES + 1  # who cannot say what it holds may hold much
+        return sum(count for count in counts if isinstance(count, int))
 
     # --- records and the socket --------------------------------------------------------
 

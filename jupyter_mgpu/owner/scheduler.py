@@ -58,6 +58,8 @@ class Scheduler:
 
     def submit(self, task: Task) -> None:
         """Queue a task, or end it at once if no engine can ever run it."""
+        if task.id in self.tasks or task.info.get("ended"):
+            return  # it was submitted before
         problem = self._problem(task)
         if problem is not None:
             self.end(task, "failed", reason="no engines", message=problem)
@@ -114,7 +116,7 @@ class Scheduler:
             task.frames = _lasting(task.frames)
         task.header = header
         if task.timeout_s is not None:
-            self._call_later(task.timeout_s, self._on_timeout, task)
+            self._call_later(task.timeout_s, self._on_timeout, task, task.started_s)
 
     def resend(self, task_id: str, rank: int, frames: list[Frame]) -> None:
         """Send a running cell again to a rank that lacked some of the names' parts."""
@@ -166,8 +168,8 @@ class Scheduler:
         for task in list(self.tasks.values()):
             self.end(task, "cancelled", reason=reason)
 
-    def _on_timeout(self, task: Task) -> None:
-        if self.tasks.get(task.id) is task and task.state == "running":
+    def _on_timeout(self, task: Task, started_s: float) -> None:
+        if task.state == "running" and task.started_s == started_s:  # not of an earlier try
             self.end(
                 task,
                 "failed",

@@ -50,7 +50,7 @@ def _packed_and_tried(candidate: Any, error: BaseException) -> list[Frame] | Non
         with classes.trial():
             rebuilt = unpack(frames)
         is_same = type(rebuilt) is type(error) and str(rebuilt) == str(error)
-    except Exception:  # noqa: BLE001 - any failure means that this form cannot travel
+    except BaseException:  # noqa: BLE001 - any failure means that this form cannot travel
         return None
     return frames if is_same else None
 
@@ -60,7 +60,7 @@ def _or_repr(value: Any) -> Any:
         return value
     try:
         return ReprText(repr(value))
-    except Exception:  # noqa: BLE001 - a broken __repr__ must not hide the error
+    except BaseException:  # noqa: BLE001 - a broken __repr__ must not hide the error
         return ReprText(f"<{type(value).__name__}>")
 
 
@@ -72,6 +72,6 @@ def _can_travel(value: Any) -> bool:
     try:
         with classes.trial():
             unpack(pack(value, copy=True))
-    except Exception:  # noqa: BLE001 - as above
+    except BaseException:  # noqa: BLE001 - as above
         return False
     return True
