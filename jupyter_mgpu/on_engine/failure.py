@@ -79,7 +79,7 @@ def _describe(error: BaseException, seen: set[int], depth: int) -> Failure:
     if isinstance(error, SyntaxError):
         record["syntax"] = _syntax_fields(error)
         files = [frame["file"] for frame in record["frames"]]
-        if all(_is_library(file) or _is_ours(file) for file in files):
+        if all(is_library(file) or is_ours(file) for file in files):
             record["frames"] = []  # who called the compiler; the place is in the error
     if depth > 0:
         cause, context = error.__cause__, error.__context__
@@ -127,7 +127,7 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     while trace is not None:
         places.append((trace.tb_frame.f_code, trace.tb_lineno, trace.tb_lasti))
         trace = trace.tb_next
-    users = [place for place in places if not _is_ours(place[0].co_filename)]
+    users = [place for place in places if not is_ours(place[0].co_filename)]
     places = users or places[-1:]
     skipped = len(places) - MAX_FRAMES_FIRST - MAX_FRAMES_LAST
     if skipped > 0:
@@ -138,7 +138,8 @@ def _frames(trace: TracebackType | None) -> list[dict[str, Any]]:
     return [_frame(*place) for place in places]
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
+    """Tell whether a file is of this package."""
     return file.startswith(_OURS)
 
 
@@ -188,12 +189,13 @@ def where(frames: list[dict[str, Any]]) -> str:
 
 def own_frame(frames: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the last frame of the user's own code, or of a library where there is none."""
-    users = [frame for frame in frames if frame["line"] and not _is_ours(frame["file"])]
-    own = [frame for frame in users if not _is_library(frame["file"])] or users
+    users = [frame for frame in frames if frame["line"] and not is_ours(frame["file"])]
+    own = [frame for frame in users if not is_library(frame["file"])] or users
     return own[-1] if own else None
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Tell whether a file is of an installed or the standard library."""
     return "site-packages" in file or file.startswith((_STDLIB, "<frozen"))
 
 

@@ -79,10 +79,11 @@ def rebuild(
 
 def draw_short(kind: type[BaseException]) -> None:
     """Let IPython draw errors of a class without the lines in here that raised them."""
-    kind._render_traceback_ = _short  # type: ignore[attr-defined]
+    kind._render_traceback_ = short_lines  # type: ignore[attr-defined]
 
 
-def _short(error: BaseException) -> list[str]:
+def short_lines(error: BaseException) -> list[str]:
+    """Draw an error by what it says and the notebook's line that led to it."""
     notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
     cause = error.__cause__
     if cause is not None:
