@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_mgpu.cell_text import below_magic
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine.cells import run_background_cell
 from jupyter_mgpu.on_engine.namespace.names import analyse
+from jupyter_mgpu.output import failures
 from jupyter_mgpu.output.status_line import follow
 from jupyter_mgpu.pool import Pool
 
@@ -35,7 +37,9 @@ def submit_cell(
 
     Raises:
         PackingError: If a name that the cell reads cannot be pickled.
+        SyntaxError: If the cell is no Python.
     """
+    failures.check_syntax(below_magic(source, transform), "%%parfeval")
     names = {
         key: namespace[key] for key in sorted(analyse(source, transform).read) if key in namespace
     }

@@ -4,7 +4,6 @@ The path of a cell: `Sender.plan` packs the names it reads -> a gang waits for i
 engine runs it -> outputs, errors and rebound names come back -> one merged error, or none.
 """
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +45,7 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     refuse_on_engine("%%spmd")
     ranks = tuple(ranks)
     if options.transform is not None:
-        _check_syntax(below_magic(source, options.transform))
+        failures.check_syntax(below_magic(source, options.transform), "%%spmd")
     with companions.collect(pool.line):  # what it collects, the notebook's names keep alive
         plan = pool.sender.plan(
             source,
@@ -74,16 +73,6 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
     for name in options.bind:
         user_namespace()[name] = pool[name]
     pool.sender.bound_from_engines(options.bind)
-
-
-def _check_syntax(text: str) -> None:
-    """Raise the cell's SyntaxError here, where its lines are, before anything runs."""
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-    try:
-        compile(text, "<the %%spmd cell>", "exec", flags, dont_inherit=True)
-    except SyntaxError as error:
-        failures.draw_own_lines(error)
-        raise
 
 
 def _ask_changed(pool: Pool, ranks: Sequence[int], names: Sequence[str]) -> dict[int, set[str]]:

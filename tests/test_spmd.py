@@ -215,12 +215,13 @@ def test_a_rank_that_runs_another_clients_work_is_named(nb: Notebook, tmp_path: 
     assert "[0] ran 0" in cell.text
 
 
-def test_a_syntax_error_names_its_line(nb: Notebook) -> None:
-    cell = nb.run("%%spmd\nx = 1\nfor in y:\n    pass")
+@pytest.mark.parametrize("magic", ["%%spmd", "%%parfeval task"])
+def test_a_syntax_error_names_its_line_before_anything_runs(nb: Notebook, magic: str) -> None:
+    cell = nb.run(f"{magic}\nx = 1\nfor in y:\n    pass")
 
     assert cell.ename == "SyntaxError"
     assert "line 3\n    for in y" in cell.traceback
-    assert "File" not in cell.traceback.replace('File "<the %%spmd cell>"', "")
+    assert "File" not in cell.traceback.replace(f'File "<the {magic.split()[0]} cell>"', "")
 
 
 @pytest.mark.parametrize("magic", ["%%spmd", "%%parfeval task"])

@@ -22,7 +22,7 @@ from jupyter_mgpu.loop_cell.collector import Collector
 from jupyter_mgpu.loop_cell.explain import explain
 from jupyter_mgpu.loop_cell.generate import iteration_function
 from jupyter_mgpu.loop_cell.header import parse_header
-from jupyter_mgpu.loop_cell.items import LoopItems, loop_items
+from jupyter_mgpu.loop_cell.items import LoopItems, check_iterable, loop_items
 from jupyter_mgpu.loop_cell.records import Classification, Header, NameClass, Variable
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "LoopItems",
     "NameClass",
     "Variable",
+    "check_iterable",
     "classify",
     "explain",
     "iteration_function",

@@ -59,15 +59,26 @@ def loop_items(loop: Classification, namespace: dict[str, Any]) -> LoopItems:
         Exception: What evaluating raises, such as a TypeError where it is not iterable.
     """
     iterable, length = _evaluate(loop.header, loop.filename, namespace)
-    if not hasattr(type(iterable), "__iter__"):
-        # A TypeError now, not when the loop has begun. Others are not tried: iterating over a
-        # loader starts its processes.
-        iter(iterable)
+    check_iterable(iterable)  # now, not when the loop has begun
     for slot in loop.slots:
         if slot.is_written and not isinstance(namespace.get(slot.name), dict):
             _check_ends(slot, loop, namespace, iterable, length)
     fetches = tuple(_fetch(slot, loop, namespace) for slot in loop.slots)
     return LoopItems(iterable, length, fetches)
+
+
+def check_iterable(iterable: Any) -> None:
+    """Refuse what cannot be looped over; nothing is tried, which would start a loader's processes.
+
+    Raises:
+        TypeError: It says what was given.
+    """
+    if isinstance(iterable, Iterator) or hasattr(type(iterable), "__iter__"):
+        return
+    if hasattr(type(iterable), "__getitem__"):  # the old protocol, as of torch's data sets
+        return
+    hint = f" Did you mean range({iterable!r})?" if isinstance(iterable, int) else ""
+    raise TypeError(f"{iterable!r} was given, but it cannot be looped over.{hint}")
 
 
 def _check_ends(

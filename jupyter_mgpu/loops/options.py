@@ -1,9 +1,11 @@
 """What a loop is asked for, checked before anything runs."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from jupyter_mgpu.loop_cell import check_iterable
 
 OnError = Literal["raise", "collect"]
 
@@ -53,13 +55,4 @@ def check_call(fn: Callable[..., Any], iterables: Sequence[Iterable[Any]]) -> No
     if not iterables:
         raise TypeError("No iterable was given. Give what to loop over: parfor(fn, range(10)).")
     for iterable in iterables:
-        _check_iterable(iterable)
-
-
-def _check_iterable(iterable: Any) -> None:
-    if isinstance(iterable, Iterator) or hasattr(type(iterable), "__iter__"):
-        return
-    if hasattr(type(iterable), "__getitem__"):  # the old protocol, as of torch's data sets
-        return
-    hint = f" Did you mean range({iterable!r})?" if isinstance(iterable, int) else ""
-    raise TypeError(f"{iterable!r} was given, but it cannot be looped over.{hint}")
+        check_iterable(iterable)

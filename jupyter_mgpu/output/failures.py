@@ -5,6 +5,7 @@ is one merged traceback: first failing rank first, equal errors of other ranks f
 abort caused below in a line each.
 """
 
+import ast
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,6 +115,21 @@ def own_lines() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        draw_own_lines(error)
+        raise
+
+
+def check_syntax(text: str, magic: str) -> None:
+    """Raise a cell's SyntaxError here, where its lines are, before anything runs.
+
+    Args:
+        text: The cell as Python.
+        magic: What it starts with.
+    """
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+    try:
+        compile(text, f"<the {magic} cell>", "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
         draw_own_lines(error)
         raise
 
