@@ -12,7 +12,7 @@ from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.standstill import Standstill
 from jupyter_mgpu.wire import Frame, Header
 
-STOP_S = 1.8
+STOP_S = 1.5
 """A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
 
 

@@ -30,7 +30,7 @@ from jupyter_mgpu.wire import Frame, Header
 
 CHUNKS_PER_ENGINE = 2
 """One runs, one waits."""
-STOP_S = 1.8
+STOP_S = 1.5
 """A stopped loop ends after so long, whatever its items do; they are freed in the background."""
 
 

@@ -10,7 +10,7 @@ from jupyter_mgpu.wire import Header
 
 ABORT_AFTER_S = 0.5
 ABORT_EVERY_S = 0.25
-TELL_AFTER_S = 1.5
+TELL_AFTER_S = 1.2
 REPLACE_AFTER_S = 5.0
 REPLACE_IMPORT_AFTER_S = 60.0
 
@@ -19,7 +19,7 @@ class Escalation:
     """The steps of a Stop, for the ranks that still run a task.
 
     At 0 s SIGINT, with the task's id; from 0.5 s the ranks that do not move are freed from their
-    collectives; at 1.5 s those left are told as stopping; at 5 s their engines are replaced.
+    collectives; at 1.2 s those left are told as stopping; at 5 s their engines are replaced.
 
     Args:
         engines: The pool's engines by rank.
