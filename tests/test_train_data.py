@@ -218,6 +218,25 @@ def test_what_is_no_network_or_no_loss_is_refused() -> None:
         fit(mlp(), 3)
 
 
+def test_numbers_of_another_type_than_the_networks_are_told(trio: Pool) -> None:
+    inputs, targets = samples()[0].float(), samples()[1]
+    words = "inputs are float32, the network is float64"
+
+    for pool in (None, trio):
+        for call in (
+            lambda pool: fit(mlp(), (inputs, targets), pool),
+            lambda pool: predict(mlp(), inputs, on(pool), pool=pool),
+        ):
+            with pytest.raises(RuntimeError) as caught:
+                call(pool)
+            assert any(words in note for note in caught.value.__notes__)
+
+
+def test_lists_of_numbers_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"a tuple of list, list, .* numpy.asarray"):
+        fit(mlp(), ([[1.0, 2.0]], [1]))
+
+
 class Spare(nn.Module):
     """A network with a layer that it does not use."""
 

@@ -8,6 +8,7 @@ from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
 from jupyter_mgpu.on_engine.training.sources import in_order, make_source, to_device
+from jupyter_mgpu.on_engine.training.trees import leaves_of
 
 Metric = Callable[[Any, Any], Any]
 
@@ -92,6 +93,30 @@ def evaluating(net: Any) -> Iterator[None]:
             module.training = mode
 
 
+@contextlib.contextmanager
+def types_told(net: Any, inputs: Any) -> Iterator[None]:
+    """Note on an error that inputs and network have floating-point numbers of different types."""
+    try:
+        yield
+    except RuntimeError as error:
+        given = {leaf.dtype for leaf in leaves_of(inputs) if _is_floating(leaf)}
+        needed = {leaf.dtype for leaf in net.parameters() if _is_floating(leaf)}
+        if given and needed and given.isdisjoint(needed):
+            error.add_note(
+                f"The inputs are {_names(given)}, the network is {_names(needed)}. "
+                'x.float(), or x.astype("float32") of an array, makes float32 of inputs.'
+            )
+        raise
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(getattr(getattr(leaf, "dtype", None), "is_floating_point", False))
+
+
+def _names(types: set[Any]) -> str:
+    return ", ".join(sorted(str(one).removeprefix("torch.") for one in types))
+
+
 class Forward:
     """Takes a batch apart and runs a network on it.
 
@@ -113,7 +138,8 @@ class Forward:
             if self._own is not None:
                 return self._own(net, batch)
             inputs, target = self._taken_apart(batch)
-            return net(inputs), target
+            with types_told(net, inputs):
+                return net(inputs), target
 
     @staticmethod
     def _taken_apart(batch: Any) -> tuple[Any, Any]:

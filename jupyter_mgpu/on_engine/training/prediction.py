@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.on_engine.training.evaluation import evaluating
+from jupyter_mgpu.on_engine.training.evaluation import evaluating, types_told
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks, group_of
 from jupyter_mgpu.on_engine.training.setup import Precision
@@ -111,7 +111,9 @@ def _output(net: Any, batch: Any, options: TrainingOptions) -> Any:
     if options.forward is not None:
         return options.forward(net, batch)[0]
     is_pair = isinstance(batch, Sequence) and len(batch) in (1, 2)
-    return net(batch[0] if is_pair else batch)  # the targets are left out
+    inputs = batch[0] if is_pair else batch  # the targets are left out
+    with types_told(net, inputs):
+        return net(inputs)
 
 
 def _demand_rows(output: Any, num_rows: int) -> None:

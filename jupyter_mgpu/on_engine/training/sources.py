@@ -81,6 +81,12 @@ def make_source(data: Any, ranks: Ranks, options: TrainingOptions, what: str) ->
         data = data.dataset
     if isinstance(data, IterableDataset):
         return StreamSource(data, ranks, options, settings)
+    if isinstance(data, tuple):  # such as two lists, which would be a Dataset of two samples
+        kinds = ", ".join(type(part).__name__ for part in data)
+        raise TypeError(
+            f"The {what} is a tuple of {kinds}, but it must be tensors or arrays of equal length. "
+            "numpy.asarray makes an array of a list."
+        )
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         size = len(data) if sampler is None else len(sampler)
         if not size:
