@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_mgpu import Constant, after_each, parfor, spmd, stop_requested
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolStartError
+from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, PoolStartError
 from jupyter_mgpu.futures import wait
 from jupyter_mgpu.loops.loop import Loop
 from jupyter_mgpu.loops.options import LoopOptions
@@ -212,6 +212,21 @@ def test_a_stop_during_a_submission_leaves_nothing(
             work(signal.pause)
         wait_until(lambda: not single._activity._is_active(), 5, "the task's end")
         assert single.submit(abs, -1).result(10) == 1
+
+
+def test_what_the_owner_of_a_pool_does_not_take_any_more_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = parpool(1, name="last")
+    monkeypatch.setattr(pool.owner, "submit", lambda _: None)  # as in its loop's last moment
+    future = pool.submit(abs, -1)
+    loop = parfor(abs, [-1], pool=pool, wait=False)
+
+    pool.shutdown(wait_for_tasks=False)
+
+    wait([future, loop], 10)
+    assert future.cancelled()
+    assert isinstance(loop.exception(0), PoolClosedError)
 
 
 def test_a_stop_while_a_pool_ends_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

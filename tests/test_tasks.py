@@ -28,7 +28,7 @@ from jupyter_mgpu.errors import (
 )
 from jupyter_mgpu.futures import CancelledError, cancel_all, fetch_next
 from jupyter_mgpu.on_engine.context import report, stop_requested
-from jupyter_mgpu.owner import endpoint
+from jupyter_mgpu.owner import endpoint, journal
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
 
@@ -584,6 +584,16 @@ def test_choices_that_make_no_sense_are_refused(pool: Pool) -> None:
         pool.submit_task(identity, (1,), retries=-1)
     with pytest.raises(MgpuError, match="Rank 7 was asked for"):
         pool.submit_task(identity, (1,), rank=7).result(5)
+
+
+def test_a_file_of_tasks_that_another_kernel_has_just_removed_does_no_harm() -> None:
+    gone = journal.folder() / "gone.tasks"  # listed, and not there
+    gone.symlink_to("nowhere")
+    try:
+        journal.prune()
+        assert isinstance(tasks.list(), list)
+    finally:
+        gone.unlink()
 
 
 def test_ended_tasks_can_be_read_from_disk(pool: Pool) -> None:

@@ -76,6 +76,13 @@ class Inbox:
                 self._say(f"A message of the pool could not be handled: {error!r}")
             self._handled(event[0].get("task", ""))
             del event  # while it waits for the next one, a result must not live in here
+        self._end_rest()
+
+    def _end_rest(self) -> None:
+        """End what has reached the owner in its last moment, if anything: it cannot tell."""
+        header = {"op": "ended", "state": "cancelled", "reason": "the pool has ended"}
+        for task_id in [*self._gangs.open_ids(), *self._futures.open_ids()]:
+            self._handle({**header, "task": task_id}, [])
 
     def _handled(self, task_id: str) -> None:
         with self._lock:

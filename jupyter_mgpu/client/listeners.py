@@ -22,6 +22,10 @@ class Listeners:
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
+    def open_ids(self) -> list[str]:
+        """Return the ids of the tasks that have not ended."""
+        return list(self._listeners)
+
     def add(self, task_id: str, listener: Listener) -> None:
         """Listen for the events of a task."""
         self._listeners[task_id] = listener

@@ -52,6 +52,10 @@ class TaskFutures:
         """Return the futures of queued and running tasks."""
         return list(self._open.values())
 
+    def open_ids(self) -> list[str]:
+        """Return the ids of queued and running tasks; a loop ends with its chunks."""
+        return [future.id for future in self.all() if future._control is self]  # noqa: SLF001 - the future's own side of the pool
+
     def rows(self) -> list[dict[str, Any]]:
         """Describe the tasks: running, queued, and the last that ended."""
         return [*map(_row, self.all()), *reversed(self._ended_rows)]

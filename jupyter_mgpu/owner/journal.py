@@ -4,6 +4,7 @@ One append-only file per pool, in segments of bounded size. A record is a length
 description followed by the packed result or exception; a torn last record is ignored.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -88,6 +89,8 @@ class Journal:
 
     def result(self, task: Task, header: Header, frames: list[Frame]) -> None:
         """Keep a task's packed result or exception until it is recorded as ended."""
+        if not task.header.get("recorded"):
+            return
         seen = self._seen(task)
         seen.reply = header
         if sum(len(frame) for frame in frames) <= RESULT_BYTES:
@@ -194,17 +197,26 @@ class Journal:
 
 def prune() -> None:
     """Remove segments that are older than KEEP_DAYS."""
-    oldest = datetime.now(UTC).timestamp() - KEEP_DAYS * 86400
-    for path in folder().glob("*.tasks"):
-        if path.stat().st_mtime < oldest:
+    oldest_ns = time.time_ns() - KEEP_DAYS * 86400 * 10**9
+    for written_ns, path in _segments():
+        if written_ns < oldest_ns:
             path.unlink(missing_ok=True)
+
+
+def _segments() -> list[tuple[int, Path]]:
+    """List all files, oldest first, with their times; other kernels may remove theirs meanwhile."""
+    found = []
+    for path in folder().glob("*.tasks"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime_ns, path))
+    return sorted(found)
 
 
 def read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
     """Yield every record, oldest first, with the file and place of its frames."""
-    for path in sorted(folder().glob("*.tasks"), key=lambda path: path.stat().st_mtime_ns):
-        with path.open("rb") as file:
-            size = path.stat().st_size
+    for _, path in _segments():
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
             while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
                 magic, record_size, frames_size = _PREFIX.unpack(prefix)
                 place = file.tell() + record_size

@@ -116,7 +116,7 @@ class Scheduler:
             task.frames = _lasting(task.frames)
         task.header = header
         if task.timeout_s is not None:
-            self._call_later(task.timeout_s, self._on_timeout, task, task.started_s)
+            task.info["timer"] = self._call_later(task.timeout_s, self._on_timeout, task)
 
     def resend(self, task_id: str, rank: int, frames: list[Frame]) -> None:
         """Send a running cell again to a rank that lacked some of the names' parts."""
@@ -168,8 +168,8 @@ class Scheduler:
         for task in list(self.tasks.values()):
             self.end(task, "cancelled", reason=reason)
 
-    def _on_timeout(self, task: Task, started_s: float) -> None:
-        if task.state == "running" and task.started_s == started_s:  # not of an earlier try
+    def _on_timeout(self, task: Task) -> None:
+        if self.tasks.get(task.id) is task and task.state == "running":
             self.end(
                 task,
                 "failed",
@@ -186,6 +186,7 @@ class Scheduler:
         task.info["ended"] = True
         task.state = state
         task.frames = []  # a timer may hold the task for long
+        _stop_timer(task)
         self.tasks.pop(task.id, None)
         self.used_s = time.monotonic()
         header = {"op": "ended", "task": task.id, "state": state, **details}
@@ -240,7 +241,7 @@ class Scheduler:
 
     def _rank_done(self, task: Task, header: Header, frames: list[Frame]) -> None:
         task.running_on.discard(header["rank"])
-        if not task.is_gang:
+        if not task.is_gang and not task.info.get("ended"):
             self._journal.result(task, header, frames)
         self._notify(header, frames)
         if header["status"] != "ok" and "first" not in task.info:
@@ -271,6 +272,7 @@ class Scheduler:
             task.retries -= 1
             task.state = "queued"
             task.running_on.clear()
+            _stop_timer(task)
             self._notify({"op": "retry", "task": task.id, "rank": engine.rank})
             self._queue.add(task)
             self.schedule()
@@ -291,6 +293,13 @@ class Scheduler:
             if problem is not None:
                 self.end(task, "failed", reason="no engines", message=problem)
                 self._queue.remove(task)
+
+
+def _stop_timer(task: Task) -> None:
+    """Let the timer of a try that is over neither end the next one nor hold the task."""
+    timer = task.info.pop("timer", None)
+    if timer is not None:
+        timer.cancel()
 
 
 def _lasting(frames: list[Frame] | dict[int, list[Frame]]) -> list[Frame]:
