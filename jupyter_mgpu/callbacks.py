@@ -66,6 +66,8 @@ class _Callback:
         pass_future: bool,
         is_list: bool = False,
     ) -> None:
+        if not callable(fn):
+            raise TypeError(f"A {type(fn).__name__} was given where a function is called.")
         name = getattr(fn, "__name__", "callback")
         number = next(_numbers)
         self.future = TaskFuture(

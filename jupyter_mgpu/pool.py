@@ -228,6 +228,11 @@ class Pool:
     def __getitem__(self, name: str) -> Composite:
         """Return a live view of a name: one value per rank."""
         self._check_open()
+        if not isinstance(name, str):
+            raise TypeError(
+                f"pool[{name!r}] was asked for, but a pool is indexed by the name of a variable, "
+                'and that by the rank: pool["x"][0].'
+            )
         return Composite(self.values, name)
 
     def __setitem__(self, name: str, value: Any) -> None:

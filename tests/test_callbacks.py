@@ -124,6 +124,14 @@ def test_tasks_that_have_ended_and_foreign_futures_may_be_given(pool: Pool) -> N
     assert [future.result(10) for future in callbacks] == ["3", "4"]
 
 
+def test_what_is_no_function_is_refused_at_once(pool: Pool) -> None:
+    future = pool.submit(abs, -1)
+
+    for register in (after_each, after_all):
+        with pytest.raises(TypeError, match="A int was given where a function"):
+            register([future], 3)
+
+
 def test_all_tasks_and_loops_of_the_notebook_are_cancelled_together(pool: Pool) -> None:
     futures = [pool.submit(time.sleep, 60) for _ in range(4)]
     loop = parfor(time.sleep, [60] * 4, pool=pool, wait=False)

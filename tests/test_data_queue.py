@@ -405,6 +405,10 @@ def test_bad_options_and_items_are_refused() -> None:
         items.put([1, threading.Lock()])
     with pytest.raises(ValueError, match="time-out"):
         items.get(timeout=-1)
+    with pytest.raises(TypeError, match="True was given as time-out"):
+        items.get(True)
+    with pytest.raises(TypeError, match="A int was given where a function"):
+        items.after_each(3)
     assert items.empty()
 
 

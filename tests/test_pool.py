@@ -250,6 +250,8 @@ def test_values_live_on_the_engines(pool: Pool) -> None:
         pool["nothing"][0]
     with pytest.raises(IndexError, match="Rank 2 was asked for"):
         pool["x"][2]
+    with pytest.raises(TypeError, match="indexed by the name of a variable"):
+        pool[0]
     with pytest.raises(ValueError, match="1 values were given"):
         pool.scatter("z", [1])
     del pool["x"]

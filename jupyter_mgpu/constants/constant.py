@@ -83,7 +83,9 @@ class Constant:
             BaseException: What its factory raises; it is called again the next time.
         """
         if self._composite is not None:
-            raise MgpuError("This Constant has one value per rank. Here, use the composite: c[r].")
+            raise MgpuError(
+                'This Constant has one value per rank. Here, use the composite, as pool["x"][0].'
+            )
         return constants.value_of(self._key) if self._slot is None else self._slot.value()
 
     def close(self) -> None:

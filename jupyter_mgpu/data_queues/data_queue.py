@@ -126,6 +126,8 @@ class DataQueue:
             fn: Takes an item. It takes the place of the one before; None for no more calls.
         """
         refuse_on_engine("after_each")
+        if fn is not None and not callable(fn):
+            raise TypeError(f"A {type(fn).__name__} was given where a function is called.")
         listening = Listening(self._options, fn) if fn is not None else None
         queues.listen(self._options, listening)
 
@@ -174,5 +176,7 @@ def _check(policy: str, maxsize: int | None) -> None:
 
 
 def _check_timeout(timeout: float | None) -> None:
+    if isinstance(timeout, bool):  # as in queue.Queue.get(True)
+        raise TypeError(f"{timeout} was given as time-out; it is a number of seconds, or None.")
     if timeout is not None and timeout < 0:
         raise ValueError(f"A time-out of {timeout:g} s was given; it must be 0 or more, or None.")

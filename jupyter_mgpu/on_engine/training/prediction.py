@@ -123,7 +123,7 @@ def _demand_rows(output: Any, num_rows: int) -> None:
             found = f"a {type(leaf).__name__}" if shape is None else f"of shape {tuple(shape)}"
             raise ValueError(
                 f"An output is {found}, but it needs one row for each of the {num_rows} samples "
-                "of the batch."
+                "of the batch. One sample alone is a batch of one: x[None]."
             )
 
 
