@@ -139,8 +139,8 @@ class TaskFuture(concurrent.futures.Future[Any]):
         """
         try:
             return super().result(timeout)
-        except TimeoutError:
-            self._explain_timeout(timeout)
+        except (CancelledError, TimeoutError):
+            self._explain(timeout)
             raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -152,11 +152,13 @@ class TaskFuture(concurrent.futures.Future[Any]):
         """
         try:
             return super().exception(timeout)
-        except TimeoutError:
-            self._explain_timeout(timeout)
+        except (CancelledError, TimeoutError):
+            self._explain(timeout)
             raise
 
-    def _explain_timeout(self, timeout: float | None) -> None:
+    def _explain(self, timeout: float | None) -> None:
+        if self.cancelled():
+            raise CancelledError(f"{self.name!r} was cancelled.") from None
         if not self.done():
             raise TimeoutError(
                 f"The task {self.name!r} is still {self.state} after {timeout:g} s. It goes on: "

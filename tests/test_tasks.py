@@ -513,6 +513,15 @@ def test_a_failed_future_is_fetched_before_it_raises(pool: Pool) -> None:
         future.result()
 
 
+def test_a_cancelled_task_says_its_name(pool: Pool) -> None:
+    future = pool.submit_task(time.sleep, (60,), name="given up")
+    future.cancel()
+
+    for ask in (future.result, future.exception):
+        with pytest.raises(CancelledError, match="'given up' was cancelled"):
+            ask()
+
+
 def test_cancel_all_empties_the_queue(pool: Pool) -> None:
     futures = [pool.submit(time.sleep, 30) for _ in range(6)]
 
