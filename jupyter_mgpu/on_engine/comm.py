@@ -201,6 +201,7 @@ def _operation(name: str, timeout: float, peer: int | None = None) -> Iterator[E
     except RuntimeError as error:
         if not is_collective_failure(error):
             raise
+        board.keep()
         own_rank = int(os.environ["RANK"])
         if time.monotonic() < deadline - 0.001:
             raise CollectiveError(

@@ -32,6 +32,14 @@ class PlaceBoard:
         """Write that this rank has come out of it."""
         self._write({"state": "out", "operation": operation, "where": where})
 
+    def keep(self) -> None:
+        """Let the entry of a failed operation stay when the cell ends.
+
+        What failed here may be what another rank's time-out has torn: that one reads the board
+        next, and must learn where this rank was. The next group has entries of its own.
+        """
+        self._is_entered = False
+
     def end_cell(self) -> None:
         """Write that this rank's cell is over, if it has used the board."""
         if self._is_entered:
