@@ -8,6 +8,7 @@ from typing import Any
 
 import measure
 import numpy as np
+import peers
 
 NUM_ENGINES = 2
 NUM_NUMBERS = 50_000_000
@@ -86,26 +87,14 @@ def total_of_shared() -> float:
 
 
 def ipyparallel_s() -> tuple[float, float]:
-    import ipyparallel as ipp
-
-    with ipp.Cluster(n=NUM_ENGINES, log_level=40) as client:
+    with peers.ipyparallel_client(NUM_ENGINES) as client:
         view = client[:]
         there_s = to_engines_s(lambda array: view.apply_sync(total, array))
         return there_s, back_s(lambda: client[0].apply_sync(make))
 
 
 def ray_s() -> tuple[float, float]:
-    # No token file in the home folder and no usage report.
-    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
-    import ray
-
-    ray.init(
-        num_cpus=NUM_ENGINES,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=4 * 10**9,
-    )
-    try:
+    with peers.ray_session(NUM_ENGINES, object_store_memory=4 * 10**9) as ray:
         remote_total, remote_make = ray.remote(total), ray.remote(make)
 
         def there(array: Any) -> list[float]:
@@ -113,19 +102,10 @@ def ray_s() -> tuple[float, float]:
             return ray.get([remote_total.remote(reference) for _ in range(NUM_ENGINES)])
 
         return to_engines_s(there), back_s(lambda: ray.get(remote_make.remote()))
-    finally:
-        ray.shutdown()
 
 
 def dask_s() -> tuple[float, float]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=NUM_ENGINES, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with peers.dask_client(NUM_ENGINES) as client:
         workers = list(client.scheduler_info()["workers"])
 
         def there(array: Any) -> list[float]:
@@ -149,15 +129,15 @@ def joblib_s() -> tuple[float, float]:
 
 def main() -> list[measure.Row]:
     there_s, return_s, copies = ours()
-    peers: dict[str, tuple[float | None, float | None]] = {}
+    beside: dict[str, tuple[float | None, float | None]] = {}
     for name, measured in (
         ("joblib", joblib_s),
         ("Ray", ray_s),
         ("ipyparallel", ipyparallel_s),
         ("dask", dask_s),
     ):
-        peers[name] = measure.or_none(measured) or (None, None)
-    back = {name: times[1] for name, times in peers.items()}
+        beside[name] = measure.or_none(measured) or (None, None)
+    back = {name: times[1] for name, times in beside.items()}
     return [
         measure.Row(
             "400 MB array to 2 engines",
@@ -165,7 +145,7 @@ def main() -> list[measure.Row]:
             "s",
             "<= 1.0x joblib",
             "<= 1.0x Ray",
-            {name: times[0] for name, times in peers.items()},
+            {name: times[0] for name, times in beside.items()},
         ),
         measure.Row(
             "400 MB array on 2 engines: PSS grows by", copies, "copies", "<= 1.1", "<= 1.1"

@@ -1,8 +1,7 @@
 """One trivial call, there and back, beside four other projects."""
 
-import os
-
 import measure
+import peers
 
 NUM_ENGINES = 2
 
@@ -19,49 +18,29 @@ def ours_s() -> float:
 
 
 def ipyparallel_s() -> float:
-    import ipyparallel as ipp
-
-    with ipp.Cluster(n=NUM_ENGINES, log_level=40) as client:
+    with peers.ipyparallel_client(NUM_ENGINES) as client:
         view = client.load_balanced_view()
         return measure.median_of_many_s(lambda: view.apply_sync(nothing))
 
 
 def ray_s() -> float:
-    os.environ.update(measure.RAY_ENVIRONMENT)
-    import ray
-
-    ray.init(num_cpus=NUM_ENGINES, include_dashboard=False, log_to_driver=False)
-    try:
+    with peers.ray_session(NUM_ENGINES) as ray:
         remote = ray.remote(nothing)
         return measure.median_of_many_s(lambda: ray.get(remote.remote()))
-    finally:
-        ray.shutdown()
 
 
 def dask_s() -> float:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=NUM_ENGINES, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with peers.dask_client(NUM_ENGINES) as client:
         return measure.median_of_many_s(lambda: client.submit(nothing, pure=False).result())
 
 
 def loky_s() -> float:
-    from loky import get_reusable_executor
-
-    executor = get_reusable_executor(max_workers=NUM_ENGINES, timeout=None)
-    try:
+    with peers.loky_executor(NUM_ENGINES) as executor:
         return measure.median_of_many_s(lambda: executor.submit(nothing).result())
-    finally:
-        executor.shutdown(wait=True, kill_workers=True)
 
 
 def main() -> list[measure.Row]:
-    peers = {
+    beside = {
         "ipyparallel": ipyparallel_s,
         "Ray": ray_s,
         "dask": dask_s,
@@ -70,7 +49,7 @@ def main() -> list[measure.Row]:
     ours_ms = ours_s() * 1e3
     measure.step(f"ours: {ours_ms:.2f} ms")
     medians = {}
-    for name, measured in peers.items():
+    for name, measured in beside.items():
         medians[name] = measure.or_none(measured)
         measure.step(f"{name}: {(medians[name] or 0) * 1e3:.2f} ms")
     return [

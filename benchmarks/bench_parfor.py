@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import measure
+import peers
 
 NUM_ENGINES = 2
 NUM_ITEMS = 10_000
@@ -54,47 +55,27 @@ def first_result_s(pool: Any) -> float:
 
 
 def ipyparallel_s() -> float:
-    import ipyparallel as ipp
-
-    with ipp.Cluster(n=NUM_ENGINES, log_level=40) as client:
+    with peers.ipyparallel_client(NUM_ENGINES) as client:
         view = client.load_balanced_view()
         return for_all_s(lambda items: view.map_sync(trivial, items), NUM_FOR_SLOW)
 
 
 def ray_s() -> float:
-    os.environ.update(measure.RAY_ENVIRONMENT)
-    import ray
-
-    ray.init(num_cpus=NUM_ENGINES, include_dashboard=False, log_to_driver=False)
-    try:
+    with peers.ray_session(NUM_ENGINES) as ray:
         remote = ray.remote(trivial)
         return for_all_s(lambda items: ray.get([remote.remote(item) for item in items]))
-    finally:
-        ray.shutdown()
 
 
 def dask_s() -> float:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=NUM_ENGINES, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with peers.dask_client(NUM_ENGINES) as client:
         return for_all_s(
             lambda items: client.gather(client.map(trivial, items, pure=False)), NUM_FOR_SLOW
         )
 
 
 def loky_s() -> float:
-    from loky import get_reusable_executor
-
-    executor = get_reusable_executor(max_workers=NUM_ENGINES, timeout=None)
-    try:
+    with peers.loky_executor(NUM_ENGINES) as executor:
         return for_all_s(lambda items: list(executor.map(trivial, items)))
-    finally:
-        executor.shutdown(wait=True, kill_workers=True)
 
 
 def joblib_s() -> float:
@@ -106,7 +87,7 @@ def joblib_s() -> float:
 
 
 def main() -> list[measure.Row]:
-    peers = {
+    beside = {
         "ipyparallel": ipyparallel_s,
         "Ray": ray_s,
         "dask": dask_s,
@@ -122,7 +103,7 @@ def main() -> list[measure.Row]:
             "s",
             "<= 0.1x ipyparallel",
             "<= 1.0x loky",
-            {peer: measure.or_none(measured) for peer, measured in peers.items()},
+            {peer: measure.or_none(measured) for peer, measured in beside.items()},
         ),
         measure.Row(f"{name}: first result", first_s, "s", "<= 1 s", ""),
         measure.Row(f"{name}: growth of the kernel", growth_mb, "MB", "< 200 MB", ""),

@@ -20,11 +20,6 @@ RUN, PART = "MGPU_BENCH_RUN", "MGPU_BENCH_PART"
 
 REPEATS = 5
 
-RAY_ENVIRONMENT = {
-    "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
