@@ -1,11 +1,12 @@
 """Follows the names of a loop body: which are assigned by now, and where the kernel's are read."""
 
-# ruff: noqa: D102 - the methods are named after the nodes that they visit
+# ruff: noqa: D102, N802 - the methods are named after the nodes that they visit
 
 import ast
 from collections.abc import Iterable
 from typing import NoReturn
 
+from jupyter_mgpu.branch_walk import BranchWalk
 from jupyter_mgpu.loop_cell import header as headers
 from jupyter_mgpu.loop_cell import patterns
 from jupyter_mgpu.loop_cell.findings import Findings, Read
@@ -22,7 +23,7 @@ class ClassNames(set[str]):
         self.later = frozenset(later)
 
 
-class NameWalk(ast.NodeVisitor):
+class NameWalk(BranchWalk):
     """Follows names: which are assigned by now, and where the kernel's are read.
 
     Args:
@@ -63,11 +64,6 @@ class NameWalk(ast.NodeVisitor):
         self._first_binding = {
             name: min(getattr(node, "lineno", 0) for node in nodes) for name, nodes in bound.items()
         }
-
-    def run(self, nodes: Iterable[ast.AST]) -> None:
-        """Walk over nodes in turn."""
-        for node in nodes:
-            self.visit(node)
 
     def _refuse(self, node: ast.AST, message: str) -> NoReturn:
         raise self._text.error(node, message)

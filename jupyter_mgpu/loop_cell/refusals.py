@@ -74,13 +74,16 @@ class _Refusals(ast.NodeVisitor):
     visit_YieldFrom = visit_Yield  # noqa: N815 - the visitor's name
 
     def visit_Await(self, node: ast.Await | ast.AsyncFor | ast.AsyncWith) -> None:
+        self._refuse_await(node)
+        self.generic_visit(node)
+
+    def _refuse_await(self, node: ast.AST) -> None:
         if not self._in_function:
             self._refuse(
                 node,
                 "An iteration cannot await: it runs on an engine as a plain function. "
                 "Put what awaits into an async function, and call asyncio.run(...) on it.",
             )
-        self.generic_visit(node)
 
     visit_AsyncFor = visit_Await  # noqa: N815 - the visitor's name
     visit_AsyncWith = visit_Await  # noqa: N815 - the visitor's name
@@ -139,12 +142,8 @@ class _Refusals(ast.NodeVisitor):
 
     def visit_ListComp(self, node: Comprehension) -> None:
         is_async = any(generator.is_async for generator in node.generators)
-        if is_async and not self._in_function and not isinstance(node, ast.GeneratorExp):
-            self._refuse(
-                node,
-                "An iteration cannot await: it runs on an engine as a plain function. "
-                "Put what awaits into an async function, and call asyncio.run(...) on it.",
-            )
+        if is_async and not isinstance(node, ast.GeneratorExp):
+            self._refuse_await(node)
         self.generic_visit(node)
 
     visit_SetComp = visit_ListComp  # noqa: N815 - the visitor's name

@@ -55,21 +55,7 @@ class Walk(ChangeWalk):
 
     def visit_While(self, node: ast.While) -> None:
         self._may_repeat(node)
-        self.visit(node.test)
-        self._branches(node.body, [])
-        self._branches(node.orelse, [])
-
-    def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        self._branches(node.body, node.orelse)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
-        self._branches([node.body], [node.orelse])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        self.visit(node.values[0])
-        self._branches(node.values[1:], [])
+        super().visit_While(node)
 
     def visit_Try(self, node: ast.Try | ast.TryStar) -> None:
         before = set(self._assigned)
@@ -87,9 +73,6 @@ class Walk(ChangeWalk):
         self.run(node.orelse)
         self._assigned = set.intersection(self._assigned, *results)
         self.run(node.finalbody)
-
-    def visit_TryStar(self, node: ast.TryStar) -> None:
-        self.visit_Try(node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         if node.type is not None:

@@ -1,11 +1,13 @@
 """Walk over a cell in the order in which it runs, and note which names it reads and binds."""
 
-# ruff: noqa: D102 - the methods are named after the nodes that they visit
+# ruff: noqa: D102, N802 - the methods are named after the nodes that they visit
 
 import ast
 import dis
 import types
 from collections.abc import Callable, Iterable
+
+from jupyter_mgpu.branch_walk import BranchWalk
 
 _BODY_MAGICS = frozenset({"time", "capture", "prun"})
 
@@ -43,7 +45,7 @@ class _ClassNames(set[str]):
     """The names that a class body has bound so far."""
 
 
-class Scan(ast.NodeVisitor):
+class Scan(BranchWalk):
     """The names met so far.
 
     Args:
@@ -66,11 +68,6 @@ class Scan(ast.NodeVisitor):
         self._later: set[str] = set()  # read by functions of the cell, when they are called
         self._defined: set[str] = set()
         self._inner: list[set[str]] = []  # names of the comprehensions and class bodies around
-
-    def run(self, body: Iterable[ast.AST]) -> None:
-        """Walk over statements or expressions in turn."""
-        for node in body:
-            self.visit(node)
 
     def all_read(self) -> set[str]:
         """Return the names that were read before they were certainly bound."""
@@ -153,29 +150,9 @@ class Scan(ast.NodeVisitor):
 
     visit_AsyncFor = visit_For  # noqa: N815 - the visitor's name
 
-    def visit_While(self, node: ast.While) -> None:
-        self.visit(node.test)
-        self._branches(node.body, [])
-        self._branches(node.orelse, [])
-
-    def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        self._branches(node.body, node.orelse)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
-        self._branches([node.body], [node.orelse])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        self.visit(node.values[0])
-        self._branches(node.values[1:], [])
-
     def visit_Try(self, node: ast.Try | ast.TryStar) -> None:
         self._branches([*node.body, *node.orelse], *([handler] for handler in node.handlers))
         self.run(node.finalbody)
-
-    def visit_TryStar(self, node: ast.TryStar) -> None:
-        self.visit_Try(node)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         if node.type is not None:
