@@ -3,7 +3,6 @@
 What they print and show appears in the cell that registered them, and so do their errors.
 """
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +10,8 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
-from jupyter_mgpu.futures import NoControl, TaskFuture, run_callback
+from jupyter_mgpu.callback_thread import run_callback
+from jupyter_mgpu.futures import NoControl, TaskFuture, settle
 from jupyter_mgpu.output.cell_context import CellContext
 
 _numbers = itertools.count(1)
@@ -98,24 +98,17 @@ class _Callback:
         try:
             values = self._values()
         except BaseException as error:  # noqa: BLE001 - the task's own; it is in the future
-            self._settle(error=error)
+            settle(self.future, error=error)
             return
         self.future._is_running = True  # noqa: SLF001 - our own future
         try:
-            self._settle(result=self._cell.run(self._fn, values if self._is_list else values[0]))
+            argument = values if self._is_list else values[0]
+            settle(self.future, result=self._cell.run(self._fn, argument))
         except BaseException as error:  # noqa: BLE001 - shown in the cell that registered it
-            self._settle(error=error)
+            settle(self.future, error=error)
             self._cell.show_error(f"The callback {self.future.name!r} failed:", error)
 
     def _values(self) -> list[Any]:
         if self._pass_future:
             return list(self._futures)
         return [future.result() for future in self._futures]
-
-    def _settle(self, *, result: Any = None, error: BaseException | None = None) -> None:
-        self.future.finished = datetime.now(UTC)
-        with contextlib.suppress(Exception):  # cancelled in this very moment
-            if error is None:
-                self.future.set_result(result)
-            else:
-                self.future.set_exception(error)

@@ -5,14 +5,12 @@ import concurrent.futures
 import contextlib
 import itertools
 import logging
-import queue
-import threading
-import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, as_completed, wait
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from jupyter_mgpu.callback_thread import run_callback
 from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.output.diary import Diary
 
@@ -227,6 +225,16 @@ def run_in_place(
     return future
 
 
+def settle(future: TaskFuture, *, result: Any = None, error: BaseException | None = None) -> None:
+    """Give a future its result or its exception, unless it was cancelled in this very moment."""
+    future.finished = future.finished or datetime.now(UTC)
+    with contextlib.suppress(Exception):
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
 def _set_once(waiter: "asyncio.Future[None]") -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -269,46 +277,3 @@ def cancel_all(futures: Sequence[TaskFuture]) -> int:
         How many were cancelled.
     """
     return sum(future._end() for future in list(futures) if not future.done())  # noqa: SLF001 - same module
-
-
-class CallbackThread:
-    """Runs callbacks in order, in a thread that lives as long as this object.
-
-    Args:
-        name: The thread's.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def run(self, callback: Callable[[], None]) -> None:
-        """Run a callback after those that wait."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=_run_callbacks, args=(self._waiting,), name=self._name, daemon=True
-                )
-                self._thread.start()
-                weakref.finalize(self, self._waiting.put, None)
-        self._waiting.put(callback)
-
-    def drain(self) -> None:
-        """Wait until what waits now has run; in a callback, do nothing."""
-        if self._thread is None or self._thread is threading.current_thread():
-            return
-        have_run = threading.Event()
-        self._waiting.put(have_run.set)
-        have_run.wait()
-
-
-def _run_callbacks(waiting: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
-    while (callback := waiting.get()) is not None:
-        callback()
-        del callback  # it holds its future
-
-
-run_callback = CallbackThread("mgpu-callbacks").run
-"""Runs a user's callback in the one thread that runs them all, in order."""

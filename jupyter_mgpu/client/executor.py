@@ -9,10 +9,11 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
+from jupyter_mgpu.callback_thread import CallbackThread
 from jupyter_mgpu.client.submission import Submission, TaskChoices, name_of
 from jupyter_mgpu.client.task_futures import TaskFutures
 from jupyter_mgpu.errors import PackingError
-from jupyter_mgpu.futures import CallbackThread, Control, NoControl, TaskFuture, cancel_all
+from jupyter_mgpu.futures import Control, NoControl, TaskFuture, cancel_all
 from jupyter_mgpu.on_engine.calling import call_each
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
-from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.futures import TaskFuture, settle
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.owner.owner import Owner
@@ -107,7 +107,7 @@ class TaskFutures:
             return True
         if header["op"] == "done" and header["status"] == "ok":
             with contextlib.suppress(packing.NotPlainError):
-                _settle_ok(future, packing.unpack_plain(frames))
+                settle(future, result=packing.unpack_plain(frames))
                 return True
         if header["op"] == "ended" and future.done():
             self._on_ended(future, header)
@@ -152,15 +152,15 @@ class TaskFutures:
                 result = packing.unpack(frames)
             except BaseException as error:  # noqa: BLE001 - becomes the future's exception
                 error.add_note(f"The result of the task {future.name!r} came from rank {rank}.")
-                _set(future, error=error)
+                settle(future, error=error)
             else:
-                _settle_ok(future, result)
+                settle(future, result=result)
         elif header["status"] == "died":
             died = EngineDiedError(header["message"], rank=rank, exit_code=header["exit_code"])
-            _set(future, error=died)
+            settle(future, error=died)
         else:
             device = self._owner.device(rank)
-            _set(future, error=failures.rebuild(header["failure"], frames, rank, device))
+            settle(future, error=failures.rebuild(header["failure"], frames, rank, device))
 
     def _on_ended(self, future: TaskFuture, header: Header) -> None:
         self._open.pop(future.id, None)
@@ -174,28 +174,15 @@ class TaskFutures:
         self._ended_rows.append(_row(future))
 
 
-def _settle_ok(future: TaskFuture, result: Any) -> None:
-    future.finished = datetime.now(UTC)
-    _set(future, result=result)
-
-
 def _settle_undone(future: TaskFuture, header: Header) -> None:
     """End a future whose task sent no result: it was cancelled, or it never ran."""
     if header.get("reason") == "timeout":
-        _set(future, error=TaskTimeoutError(header["message"]))
+        settle(future, error=TaskTimeoutError(header["message"]))
     elif header["state"] == "cancelled":
         future._set_cancelled()  # noqa: SLF001 - the future's own side of the pool
     else:
         message = header.get("message") or f"The task {future.name!r} did not run."
-        _set(future, error=MgpuError(message))
-
-
-def _set(future: TaskFuture, *, result: Any = None, error: BaseException | None = None) -> None:
-    with contextlib.suppress(Exception):  # cancelled in this very moment
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+        settle(future, error=MgpuError(message))
 
 
 def _row(future: TaskFuture) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_mgpu import packing
+from jupyter_mgpu.callback_thread import run_callback
 from jupyter_mgpu.exchange import queues
 from jupyter_mgpu.exchange.queues import QueueOptions
-from jupyter_mgpu.futures import run_callback
 from jupyter_mgpu.output.cell_context import CellContext
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.client import name_of
 from jupyter_mgpu.errors import PoolClosedError
-from jupyter_mgpu.futures import CancelledError
+from jupyter_mgpu.futures import CancelledError, settle
 from jupyter_mgpu.loops.chunk_output import ChunkOutput
 from jupyter_mgpu.loops.flight import Flight
 from jupyter_mgpu.loops.future import LoopFuture
@@ -151,14 +151,11 @@ class Loop:
         with contextlib.suppress(PoolClosedError):
             self._pool.values.release(self._key, self._pool.ranks)
         self._companions.clear()
-        future.finished = datetime.now(UTC)
-        with contextlib.suppress(Exception):  # it was cancelled
-            if error is None:
-                future.set_result(results.in_order())
-            elif isinstance(error, CancelledError):
-                future.cancel()
-            else:
-                future.set_exception(error)
+        if isinstance(error, CancelledError):
+            future.finished = datetime.now(UTC)
+            future.cancel()
+        else:
+            settle(future, result=results.in_order() if error is None else None, error=error)
         self._pool.submission.loop_ended(future)
 
 

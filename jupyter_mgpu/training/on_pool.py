@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.client import pack_call
 from jupyter_mgpu.errors import EngineDiedError
-from jupyter_mgpu.futures import CancelledError, TaskFuture
+from jupyter_mgpu.futures import CancelledError, TaskFuture, settle
 from jupyter_mgpu.gangs import Gang
 from jupyter_mgpu.on_engine.training.entry import back_to, train_on_rank
 from jupyter_mgpu.on_engine.training.history import History
@@ -94,10 +94,10 @@ class PoolTraining:
                 outcome = "interrupted"
             elif self._future.cancelled():
                 outcome = "cancelled"
-            self._settle(error=error)
+            settle(self._future, error=error)
             raise
         else:
-            self._settle(result=(trained, history))
+            settle(self._future, result=(trained, history))
             return trained, history
         finally:
             self._frames, self._gang = [], None  # the data, which a traceback would keep
@@ -143,14 +143,6 @@ class PoolTraining:
         elif header["op"] == "progress":
             future.progress = header["value"]
             self._view.progress(header["step"], header["total"])
-
-    def _settle(self, *, result: Any = None, error: BaseException | None = None) -> None:
-        self._future.finished = datetime.now(UTC)
-        with contextlib.suppress(Exception):  # it was cancelled
-            if error is None:
-                self._future.set_result(result)
-            else:
-                self._future.set_exception(error)
 
     # --- what the future asks ----------------------------------------------------------
 
