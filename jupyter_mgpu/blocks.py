@@ -11,10 +11,9 @@ from typing import Any
 from jupyter_mgpu.cell_text import below_magic
 from jupyter_mgpu.client import name_of, pack_call
 from jupyter_mgpu.composite import Composite
-from jupyter_mgpu.gangs import Gang
+from jupyter_mgpu.gangs import Gang, output_of
 from jupyter_mgpu.notebook import refuse_on_engine, user_namespace
 from jupyter_mgpu.output import failures, notices, publisher
-from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.packing import companions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
@@ -59,7 +58,7 @@ def run_cell(pool: Pool, source: str, ranks: Sequence[int], options: CellOptions
         )
     place = publisher.capture()
     notices.show_dim(place, [] if options.is_quiet else plan.lines)
-    output = _output(pool, ranks, place, is_quiet=options.is_quiet)
+    output = output_of(pool, ranks, place, is_quiet=options.is_quiet)
     header = {"kind": "cell", "source": source, "count": options.count}
     task = pool.submission.new_gang(
         _title(source), ranks, header, plan.take_frames(), options.timeout_s
@@ -116,7 +115,7 @@ def spmd(
         frames = pack_call(fn, args, kwargs, pool.owner.store.place)
     task = pool.submission.new_gang(name, chosen, header, frames, timeout)
     del frames
-    output = _output(pool, chosen, publisher.capture())
+    output = output_of(pool, chosen, publisher.capture())
     Gang(pool, task, output, lambda *_: None).run()
     return Composite(
         pool.values,
@@ -124,23 +123,6 @@ def spmd(
         label=f"of {name}()",
         ranks=chosen,
         release=lambda: pool.values.release(key, chosen),
-    )
-
-
-def _output(
-    pool: Pool,
-    ranks: tuple[int, ...],
-    place: publisher.Publisher,
-    *,
-    is_quiet: bool = False,
-) -> CellOutput:
-    return CellOutput(
-        ranks,
-        place,
-        quiet=is_quiet,
-        log_paths={rank: str(pool.owner.engines[rank].log) for rank in ranks},
-        labels={rank: pool.device(rank) for rank in ranks},
-        send=pool.owner.post,
     )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.output import failures
 from jupyter_mgpu.output.cell_output import CellOutput
+from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.standstill import Standstill
 from jupyter_mgpu.wire import Frame, Header
 
 STOP_S = 1.5
-"""A stopped cell ends after so long, whatever its ranks do; they are freed in the background."""
+"""A stopped cell or loop ends after so long, whatever runs; that is freed in the background."""
 
 
 class Gang:
@@ -186,6 +187,20 @@ class Gang:
         # Nobody pressed Stop: we have interrupted this rank, because another one failed.
         header["failure"]["aborted"] |= header["interrupted"]
         return failures.rebuild(header["failure"], frames, rank, self._pool.device(rank))
+
+
+def output_of(
+    pool: Pool, ranks: Sequence[int], place: Publisher, *, is_quiet: bool = False
+) -> CellOutput:
+    """Make what shows the output of some ranks of a pool in a cell."""
+    return CellOutput(
+        ranks,
+        place,
+        quiet=is_quiet,
+        log_paths={rank: str(pool.owner.engines[rank].log) for rank in ranks},
+        labels={rank: pool.device(rank) for rank in ranks},
+        send=pool.owner.post,
+    )
 
 
 def _outcome(header: Header) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
+from jupyter_mgpu.gangs import output_of
 from jupyter_mgpu.loops.future import LoopFuture
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.output.publisher import Publisher
@@ -22,14 +23,7 @@ class ChunkOutput:
 
     def __init__(self, pool: Pool, future: LoopFuture, place: Publisher) -> None:
         self._future = future
-        engines = pool.owner.engines
-        self._cell = CellOutput(
-            pool.ranks,
-            place,
-            log_paths={rank: str(engine.log) for rank, engine in engines.items()},
-            labels={rank: pool.device(rank) for rank in pool.ranks},
-            send=pool.owner.post,
-        )
+        self._cell = output_of(pool, pool.ranks, place)
         # Shows what threads print that a chunk has left behind; it keeps no results alive.
         self.show_late = partial(_show, self._cell)
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PackingError, PoolClosedError
+from jupyter_mgpu.gangs import STOP_S
 from jupyter_mgpu.loops.chunk import Chunk, listen_until_end
 from jupyter_mgpu.loops.chunk_output import ChunkOutput
 from jupyter_mgpu.loops.chunk_sizes import ChunkSizes
@@ -30,8 +31,6 @@ from jupyter_mgpu.wire import Frame, Header
 
 CHUNKS_PER_ENGINE = 2
 """One runs, one waits."""
-STOP_S = 1.5
-"""A stopped loop ends after so long, whatever its items do; they are freed in the background."""
 
 
 class Flight:

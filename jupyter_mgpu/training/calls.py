@@ -1,5 +1,6 @@
 """A call on all ranks of a pool, as one gang."""
 
+from jupyter_mgpu.gangs import output_of
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.output.publisher import Publisher
 from jupyter_mgpu.owner.queue import Task
@@ -12,11 +13,4 @@ def prepare_call(
 ) -> tuple[Task, CellOutput]:
     """Make what a `Gang` runs, and where its output goes."""
     task = pool.submission.new_gang(name, pool.ranks, {"kind": "call"}, list(frames), None)
-    output = CellOutput(
-        pool.ranks,
-        cell,
-        log_paths={rank: str(pool.owner.engines[rank].log) for rank in pool.ranks},
-        labels={rank: pool.device(rank) for rank in pool.ranks},
-        send=pool.owner.post,
-    )
-    return task, output
+    return task, output_of(pool, pool.ranks, cell)
