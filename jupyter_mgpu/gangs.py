@@ -125,8 +125,7 @@ class Gang:
         elif operation == "waiting":
             self._show(_waiting_line(header))
         elif operation == "stopping":
-            ranks = ", ".join(str(rank) for rank in header["ranks"])
-            self._show(f"rank {ranks}: stopping; a second Stop replaces what still runs")
+            self._show(stopping_line(header))
         elif "rank" in header:
             self._output.handle(header["rank"], header, frames)
         is_over = self._end is not None and not self._left
@@ -208,6 +207,12 @@ def _outcome(header: Header) -> str:
     if header["status"] == "died":
         return "replaced" if header.get("is_replaced") else "died"
     return "aborted" if header["failure"].get("aborted") else str(header["failure"]["ename"])
+
+
+def stopping_line(header: Header) -> str:
+    """Say which ranks do not end at a Stop."""
+    ranks = ", ".join(str(rank) for rank in header["ranks"])
+    return f"rank {ranks}: stopping; a second Stop replaces what still runs"
 
 
 def _waiting_line(header: Header) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from jupyter_mgpu.gangs import output_of
+from jupyter_mgpu.gangs import output_of, stopping_line
 from jupyter_mgpu.loops.future import LoopFuture
 from jupyter_mgpu.output.cell_output import CellOutput
 from jupyter_mgpu.output.publisher import Publisher
@@ -46,5 +46,4 @@ def _show(cell: CellOutput, header: Header, frames: Sequence[Frame]) -> None:
     if header["op"] in ("output", "display", "comm"):
         cell.handle(header["rank"], header, frames)
     elif header["op"] == "stopping":
-        ranks = ", ".join(str(rank) for rank in header["ranks"])
-        cell.status(f"rank {ranks}: stopping; a second Stop replaces what still runs")
+        cell.status(stopping_line(header))
