@@ -191,6 +191,11 @@ def wait_until(condition: Any, timeout: float = 10, what: str = "the condition")
         pause.wait(0.02)
 
 
+def wait_for_file(path: Any) -> None:
+    """Wait until a file is there, on an engine as well: a test lets it go on so."""
+    wait_until(path.exists, 60, str(path))
+
+
 def is_alive(pid: int) -> bool:
     """Tell whether a process has not ended; a zombie has."""
     from pathlib import Path

@@ -291,7 +291,8 @@ def test_the_end_of_a_pool_cleans_up(duo: Pool, tmp_path) -> None:
     assert constant.value == "resource"
 
 
-def test_a_failing_cleanup_harms_nothing_and_is_told(nb: Notebook) -> None:
+def test_a_failing_cleanup_harms_nothing_and_is_told(nb: Notebook, tmp_path: Path) -> None:
+    told = tmp_path / "told"
     nb.check("""
 def fail(value):
     raise OSError(f"cannot close {value}")
@@ -299,14 +300,14 @@ constant = mgpu.Constant("door", cleanup=fail)
 mgpu.parfeval(lambda: constant.value).result()
 """)
 
-    cell = nb.submit("""
+    cell = nb.submit(f"""
 constant.close()
-import time
-while not mgpu.parfeval(abs, 1).result():
-    pass
-time.sleep(1)
+import pathlib, time
+while not pathlib.Path({str(told)!r}).exists():
+    time.sleep(0.01)
 """)
     nb.wait_for_output(cell, "OSError: cannot close door")
+    told.touch()
     assert nb.wait(cell).ok
 
 

@@ -429,19 +429,20 @@ progress.after_each(lambda rank: pathlib.Path({str(tmp_path)!r}, str(rank)).touc
     nb.check("%%spmd\nassert progress.empty()")
 
 
-def test_what_a_callback_prints_and_raises_stands_in_its_cell(nb: Notebook) -> None:
-    cell = nb.submit("""
-import time
+def test_what_a_callback_prints_and_raises_stands_in_its_cell(nb: Notebook, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    cell = nb.submit(f"""
+import pathlib, time
 numbers = mgpu.DataQueue()
 def show(number):
     print("shown", 10 // number)
 numbers.after_each(show)
 mgpu.parfeval(lambda: [numbers.put(n) for n in (5, 0, 2)]).result()
-while not numbers.empty():
-    pass
-time.sleep(1)
+while not pathlib.Path({str(told)!r}).exists():
+    time.sleep(0.01)
 """)
     nb.wait_for_output(cell, "shown 5")
+    told.touch()
     nb.wait(cell)
 
     assert cell.stdout.split() == ["shown", "2", "shown", "5"]

@@ -21,7 +21,7 @@ from jupyter_mgpu.loops.options import LoopOptions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import find_pool
 from jupyter_mgpu.start import parpool
-from notebooks import is_alive, wait_until
+from notebooks import is_alive, wait_for_file, wait_until
 
 
 @pytest.fixture
@@ -30,10 +30,6 @@ def single() -> Iterator[Pool]:
     pool = parpool(1, name="single")
     yield pool
     pool.shutdown(wait_for_tasks=False)
-
-
-def wait_for(path: Path) -> None:
-    wait_until(path.exists, 20, str(path))
 
 
 # --- engines ---------------------------------------------------------------------------
@@ -148,25 +144,25 @@ def test_a_loop_goes_on_though_its_chunks_have_ended_before_it_looks(single: Poo
 def test_a_loop_that_is_asked_to_stop_cuts_no_item_off(single: Pool, tmp_path: Path) -> None:
     class Slow:
         def __reduce__(self):
-            return wait_for, (tmp_path / "go",)
+            return wait_for_file, (tmp_path / "go",)
 
     def run(item: int) -> None:
         (tmp_path / f"begun{item}").touch()
         if item == 0:
-            wait_for(tmp_path / "on")
+            wait_for_file(tmp_path / "on")
         while item == 1 and not stop_requested():
             time.sleep(0.01)
         (tmp_path / f"ended{item}").touch()
 
     loop = parfor(run, range(2), chunk=1, pool=single, wait=False)
-    wait_for(tmp_path / "begun0")
+    wait_for_file(tmp_path / "begun0")
     late = single.submit_task(Slow, priority=1)
     (tmp_path / "on").touch()
-    wait_for(tmp_path / "begun1")  # the kernel has not heard of it: it unpacks the late result
+    wait_for_file(tmp_path / "begun1")  # the kernel has not heard of it: it unpacks the late result
 
     loop.request_stop()
 
-    wait_for(tmp_path / "ended1")
+    wait_for_file(tmp_path / "ended1")
     (tmp_path / "go").touch()
     assert late.result(10) is None
     wait([loop], 10)
@@ -174,7 +170,7 @@ def test_a_loop_that_is_asked_to_stop_cuts_no_item_off(single: Pool, tmp_path: P
 
 
 def test_awaiting_a_task_waits_for_no_callback(single: Pool, tmp_path: Path) -> None:
-    blocked = after_each([single.submit(abs, -1)], lambda _: wait_for(tmp_path / "go"))
+    blocked = after_each([single.submit(abs, -1)], lambda _: wait_for_file(tmp_path / "go"))
     wait_until(lambda: blocked[0].running(), 10, "the callback")
 
     async def wait() -> int:
@@ -186,7 +182,7 @@ def test_awaiting_a_task_waits_for_no_callback(single: Pool, tmp_path: Path) -> 
 
 
 def test_a_callback_that_exits_leaves_the_other_callbacks(single: Pool, tmp_path: Path) -> None:
-    future = single.submit(wait_for, tmp_path / "go")
+    future = single.submit(wait_for_file, tmp_path / "go")
     future.add_done_callback(lambda _: sys.exit(1))
     followed = after_each([future], repr)
     (tmp_path / "go").touch()

@@ -21,17 +21,11 @@ from jupyter_mgpu.loops.chunk_sizes import CHUNK_S, ChunkSizes
 from jupyter_mgpu.loops.options import LoopOptions
 from jupyter_mgpu.on_engine.context import stop_requested
 from jupyter_mgpu.pool import Pool
-from notebooks import wait_until
+from notebooks import wait_for_file, wait_until
 
 
 def square(value):
     return value * value
-
-
-def wait_for(path: Path) -> None:
-    """Wait on an engine until the test lets it go on."""
-    while not path.exists():
-        time.sleep(0.005)
 
 
 # --- results -----------------------------------------------------------------------------
@@ -167,7 +161,9 @@ def test_no_more_engines_are_used_than_were_asked_for(pool: Pool) -> None:
 
 def test_work_goes_to_who_is_free(pool: Pool, tmp_path) -> None:
     go_on = tmp_path / "go on"
-    future = parfor(lambda i: wait_for(go_on) if i == 0 else i, range(200), pool=pool, wait=False)
+    future = parfor(
+        lambda i: wait_for_file(go_on) if i == 0 else i, range(200), pool=pool, wait=False
+    )
 
     wait_until(lambda: len(future.results) == 199, 30, "all other results")
     go_on.touch()
@@ -190,7 +186,7 @@ def test_slow_items_are_seen_before_their_chunk_ends(pool: Pool, tmp_path) -> No
     go_on = tmp_path / "go on"
 
     def slow(index: int) -> int:
-        wait_for(go_on) if index == 3 else time.sleep(0.15)
+        wait_for_file(go_on) if index == 3 else time.sleep(0.15)
         return index
 
     future = parfor(slow, range(4), pool=pool, chunk=4, wait=False)
@@ -269,7 +265,7 @@ def test_an_iterable_is_read_only_as_far_as_needed(pool: Pool, tmp_path) -> None
             read.append(number)
             yield number
 
-    future = parfor(lambda i: wait_for(go_on) or i, numbers(), pool=pool, wait=False)
+    future = parfor(lambda i: wait_for_file(go_on) or i, numbers(), pool=pool, wait=False)
 
     wait_until(lambda: len(read) >= 4, what="a chunk that runs and one that waits per engine")
     wait_until(lambda: future.running(), what="the loop")
@@ -433,7 +429,7 @@ def test_what_runs_elsewhere_is_interrupted_when_an_item_fails(pool: Pool, tmp_p
             begun.touch()
             while True:
                 time.sleep(0.01)
-        wait_for(begun)
+        wait_for_file(begun)
         raise OddError
 
     pids = {engine.pid for engine in pool.engines}
@@ -575,7 +571,9 @@ def test_the_generators_of_kernel_and_engines_go_on_as_if_no_loop_had_been(pool:
 
 def test_a_loop_in_the_background_is_one_task(pool: Pool, tmp_path) -> None:
     go_on = tmp_path / "go on"
-    future = parfor(lambda i: wait_for(go_on) or i, range(50), pool=pool, wait=False, name="many")
+    future = parfor(
+        lambda i: wait_for_file(go_on) or i, range(50), pool=pool, wait=False, name="many"
+    )
 
     wait_until(lambda: future.running(), what="the loop")
     assert [task.name for task in pool.tasks()] == ["many"]
@@ -590,7 +588,7 @@ def test_a_loop_in_the_background_is_one_task(pool: Pool, tmp_path) -> None:
 def test_a_cancelled_loop_keeps_what_was_finished(pool: Pool, tmp_path) -> None:
     never = tmp_path / "never"
     future = parfor(
-        lambda i: wait_for(never) if i >= 3 else i, range(50), pool=pool, wait=False, chunk=1
+        lambda i: wait_for_file(never) if i >= 3 else i, range(50), pool=pool, wait=False, chunk=1
     )
 
     wait_until(lambda: len(future.results) == 3, what="results")
@@ -611,7 +609,7 @@ def test_a_cancel_reaches_what_runs_while_the_iterable_waits_for_its_next_item(
         yield 0
         go_on.wait(60)
 
-    future = parfor(lambda _: wait_for(never), items(), pool=pool, wait=False)
+    future = parfor(lambda _: wait_for_file(never), items(), pool=pool, wait=False)
     wait_until(lambda: future.running(), what="the loop")
 
     future.cancel()
@@ -679,7 +677,7 @@ def test_a_pool_that_ends_ends_its_loops(tmp_path) -> None:
 
     with parpool(1, name="short") as short:
         never = tmp_path / "never"
-        future = parfor(lambda _: wait_for(never), range(5), pool=short, wait=False)
+        future = parfor(lambda _: wait_for_file(never), range(5), pool=short, wait=False)
         wait_until(lambda: future.running(), what="the loop")
         short.shutdown(wait_for_tasks=False)
 

@@ -30,7 +30,7 @@ from jupyter_mgpu.futures import CancelledError, cancel_all, fetch_next
 from jupyter_mgpu.on_engine.context import report, stop_requested
 from jupyter_mgpu.owner import endpoint, journal
 from jupyter_mgpu.pool import Pool
-from notebooks import wait_until
+from notebooks import wait_for_file, wait_until
 
 
 def identity(value):
@@ -357,11 +357,6 @@ def test_no_ghost_is_left_of_tasks_that_ended_in_any_way(pool: Pool) -> None:
     assert pool.tasks() == []
     assert (pool.status().queued, pool.status().running) == (0, 0)
     assert endpoint.ask(pool.owner.socket, "tasks") == []
-
-
-def wait_for_file(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
 
 
 def test_a_slow_task_does_not_hold_others_back(pool: Pool, tmp_path: Path) -> None:
