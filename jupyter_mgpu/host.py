@@ -42,6 +42,12 @@ def default_cpu_count() -> CpuCount:
     return CpuCount(number, f"{number} CPU {engines} ({number} {why}).")
 
 
+def num_cores() -> int:
+    """Count the cores that this process may keep busy."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, int(min(usable or 1, cpu_quota() or math.inf)))
+
+
 def cpu_quota() -> float | None:
     """Read how many cores' worth of time the cgroups grant; None without a limit."""
     quotas = [quota for folder in _own_folders("cpu") if (quota := _cpu_quota(folder))]

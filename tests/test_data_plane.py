@@ -149,7 +149,7 @@ def test_calls_that_run_at_the_same_time_share_one_block(pool: Pool, tmp_path: P
         pool.owner.store.age()  # what was sent lately is not what is looked at here
     late = pool.submit(sum_when_released, array, str(path))
 
-    assert len(blocks_of(os.getpid())) == 1
+    assert len(blocks_of(os.getpid())) == block.num_parts(array.nbytes)
     path.unlink()
     assert [future.result(20) for future in (*futures, late)] == [array.sum()] * 3
     wait_until_nothing_is_left(pool)
@@ -362,10 +362,63 @@ def test_an_object_of_many_arrays_takes_few_descriptors(tmp_path: Path) -> None:
     frames = Store(tmp_path, "tests").place([*arrays, memoryview(ones(300_000_000))])
 
     assert all(map(is_shared, frames))
-    assert len(blocks_of(os.getpid())) == 2
+    num_files = [block.num_parts(size) for size in (1000 * 200_000, 300_000_000)]
+    assert len(blocks_of(os.getpid())) == sum(num_files)
     assert sum(map(len, frames[:-1])) == 1000 * 200_000
     frames.clear()
     assert not blocks_of(os.getpid())
+
+
+def test_a_block_of_several_files_holds_what_was_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block.host, "num_cores", lambda: 3)
+    numbers = np.random.default_rng(0)
+    # The files end at page 6144 of 18432 and so on; these end before, at and behind such places.
+    sizes = [block.LEAST_PART_BYTES * 3 // 2 + 17, 1, 4096 * 5, block.LEAST_PART_BYTES * 2 - 1]
+    arrays = [numbers.integers(0, 256, size, np.uint8) for size in sizes]
+
+    made = block.new_block(num_bytes=sum(sizes))
+    views = made.fill(list(map(memoryview, arrays)))
+    opened = block.open_block(made.describe())
+
+    assert made.num_descriptors == 3
+    assert all(view == array.data for view, array in zip(views, arrays, strict=True))
+    assert opened[: sizes[0]] == arrays[0].data
+    assert len(opened) == sum(part["size"] for part in made.describe()["parts"])
+    opened[0] ^= 1  # what a reader writes is its own
+    assert views[0] == arrays[0].data
+
+
+def test_an_error_or_a_stop_in_one_file_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block.host, "num_cores", lambda: 2)
+    array = ones(block.LEAST_PART_BYTES * 16)
+    really_write = os.pwrite
+    for error in (OSError(28, "No space left on device"), KeyboardInterrupt()):
+        made = block.new_block(num_bytes=array.nbytes)
+        (first, second), written = [part.descriptor for part in made._parts], []
+
+        def write(
+            descriptor: int,
+            piece: Any,
+            place: int,
+            *,
+            failing: int = second if isinstance(error, OSError) else first,
+            error: BaseException = error,
+            written: list[int] = written,
+            failed: threading.Event = threading.Event(),  # noqa: B008 - one for each turn
+        ) -> int:
+            if descriptor == failing:
+                failed.set()
+                raise error
+            failed.wait(10)
+            written.append(really_write(descriptor, piece, place))
+            return written[-1]
+
+        monkeypatch.setattr(os, "pwrite", write)
+        with pytest.raises(type(error)):
+            made.fill([memoryview(array)])
+
+        assert sum(written) < array.nbytes // 2
+        assert not blocks_of(os.getpid())
 
 
 def test_many_waiting_tasks_leave_descriptors_to_others(pool: Pool, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def plan_engines(choice: Choice, world_size: int) -> tuple[EnginePlan, ...]:
         choice: The GPUs of each rank, or none.
         world_size: How many engines share the cores.
     """
-    threads = max(1, _usable_cores() // world_size)
+    threads = max(1, host.num_cores() // world_size)
     return tuple(_plan_engine(slot, threads, choice.inventory) for slot in choice.slots)
 
 
@@ -58,8 +58,3 @@ def _prover(slot: Slot, inventory: Inventory) -> Callable[[], tuple[bool, str | 
         return proof.is_proven, proof.error
 
     return prove
-
-
-def _usable_cores() -> int:
-    quota = host.cpu_quota() or float("inf")
-    return max(1, int(min(len(os.sched_getaffinity(0)), quota)))

@@ -1,16 +1,20 @@
-"""One block: a file without a name, or with one, that other processes of this host can map."""
+"""One block: files without a name, or one with a name, that other processes of this host map."""
 
 import contextlib
 import errno
 import fcntl
 import itertools
+import mmap
 import os
 import stat
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu import host
 from jupyter_mgpu.shared_memory.mapping import map_private
 
 Description = dict[str, Any]
@@ -19,24 +23,41 @@ _NAME = "mgpu"
 _ALIGN_BYTES = 64  # a cache line, which is also what vector instructions want
 _WRITE_BYTES = 32 * 2**20
 """One write: a Stop waits for it."""
+MOST_PARTS = 4
+LEAST_PART_BYTES = 16 * 2**20
+"""A thread is not worth it for less."""
 _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL: some systems require it, those before Linux 6.3 refuse it
 
 
+@dataclass(slots=True)
+class _Part:
+    """One of the files that a block consists of."""
+
+    descriptor: int
+    size: int = 0
+    inode: int = 0
+
+    def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 class Block:
-    """A file that this process shares; it goes when the object does.
+    """Files that this process shares as one piece of memory; they go when the object does.
 
     Args:
-        descriptor: The open file.
-        path: Its name, for a file that has one.
+        descriptors: The open files, one behind the other. The system writes to a file in one
+            thread at a time, so that several are filled in less time.
+        path: The name of the file, where there is one.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "_inode", "_path", "_pid", "_size")
+    __slots__ = ("__weakref__", "_parts", "_path", "_pid")
 
-    def __init__(self, descriptor: int, path: Path | None = None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptors: Sequence[int], path: Path | None = None) -> None:
+        self._parts = [_Part(descriptor) for descriptor in descriptors]
         self._path = path
         self._pid = os.getpid()
-        self._inode = self._size = 0
         _blocks.add(self)
 
     @property
@@ -44,8 +65,13 @@ class Block:
         """Whether it has a name."""
         return self._path is not None
 
+    @property
+    def num_descriptors(self) -> int:
+        """How many files it keeps open, or had open."""
+        return len(self._parts)
+
     def fill(self, buffers: Sequence[bytes | memoryview]) -> list[memoryview]:
-        """Write buffers into the new file, and return their views in it.
+        """Write buffers into the new files, and return their views in the block.
 
         Raises:
             OSError: If there is no room for them.
@@ -58,72 +84,141 @@ class Block:
 
     def _fill(self, buffers: Sequence[bytes | memoryview]) -> list[memoryview]:
         starts = list(itertools.accumulate((_aligned(len(b)) for b in buffers), initial=0))
+        bounds = _divided(starts[-1], len(self._parts))
+        for part, (low, high) in zip(self._parts, itertools.pairwise(bounds), strict=True):
+            part.size = high - low
+            if self._path is not None:
+                os.posix_fallocate(part.descriptor, 0, part.size)  # a full disk shows here
+            else:
+                os.ftruncate(part.descriptor, part.size)
+        placed = [(start, memoryview(b)) for start, b in zip(starts, buffers, strict=False)]
+        _in_threads(
+            [
+                _writes(part.descriptor, placed, *ends)
+                for part, ends in zip(self._parts, itertools.pairwise(bounds), strict=True)
+            ]
+        )
+        for part in self._parts:
+            if self._path is None:
+                seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+                fcntl.fcntl(part.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+            part.inode = os.fstat(part.descriptor).st_ino
+        files = [(part.descriptor, part.size) for part in self._parts]
+        whole = map_private(files, writable=False, block=self)
         if self._path is not None:
-            os.posix_fallocate(self._descriptor, 0, starts[-1])  # a full disk shows here
-        else:
-            os.ftruncate(self._descriptor, starts[-1])
-        for start, buffer in zip(starts, buffers, strict=False):
-            self._write(memoryview(buffer), start)
-        if self._path is None:
-            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
-        status = os.fstat(self._descriptor)
-        self._inode, self._size = status.st_ino, status.st_size
-        whole = map_private(self._descriptor, self._size, writable=False, block=self)
-        if self._path is not None:
-            self._close_descriptor()
-        return [
-            whole[start : start + len(buffer)]
-            for start, buffer in zip(starts, buffers, strict=False)
-        ]
-
-    def _write(self, buffer: memoryview, start: int) -> None:
-        # Written, not copied into a mapping: where memory or disk ends, that is an error and
-        # no SIGBUS.
-        done = 0
-        while done < buffer.nbytes:
-            part = buffer[done : done + _WRITE_BYTES]
-            done += os.pwrite(self._descriptor, part, start + done)
+            self._close_parts()
+        return [whole[start : start + buffer.nbytes] for start, buffer in placed]
 
     def describe(self) -> Description:
         """Say how another process finds it, and how that knows that it has found it."""
-        path = str(self._path) if self._path else f"/proc/{self._pid}/fd/{self._descriptor}"
-        return {"path": path, "inode": self._inode, "size": self._size, "sealed": not self._path}
+        return {
+            "sealed": not self._path,
+            "parts": [
+                {
+                    "path": str(self._path or f"/proc/{self._pid}/fd/{part.descriptor}"),
+                    "inode": part.inode,
+                    "size": part.size,
+                }
+                for part in self._parts
+            ],
+        }
 
     def close(self) -> None:
         """Let go of it; mappings of it stay."""
-        self._close_descriptor()
+        self._close_parts()
         if self._path is not None and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def _close_descriptor(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+    def _close_parts(self) -> None:
+        for part in self._parts:
+            part.close()
 
     def __del__(self) -> None:
         self.close()
+
+
+def _divided(size: int, num_parts: int) -> list[int]:
+    """Return where parts begin and the last one ends; mappings begin at whole pages."""
+    page = mmap.PAGESIZE
+    pages = -(-size // page)
+    return [pages * i // num_parts * page for i in range(num_parts)] + [size]
+
+
+def _writes(
+    descriptor: int, placed: Sequence[tuple[int, memoryview]], low: int, high: int
+) -> Iterator[None]:
+    """Write what lies between two places of a block into the file for them, a piece at a time."""
+    # Written, not copied into a mapping: where memory or disk ends, that is an error and
+    # no SIGBUS.
+    for start, buffer in placed:
+        done, end = max(low - start, 0), min(high - start, buffer.nbytes)
+        while done < end:
+            piece = buffer[done : min(done + _WRITE_BYTES, end)]
+            done += os.pwrite(descriptor, piece, start + done - low)
+            yield
+
+
+def _in_threads(works: Sequence[Iterator[None]]) -> None:
+    """Exhaust iterators at the same time; the first one that fails ends all."""
+    errors: list[BaseException] = []
+
+    def exhaust(work: Iterator[None]) -> None:
+        try:
+            for _ in work:
+                if errors:
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised below, a Stop as well
+            errors.append(error)
+
+    threads = [threading.Thread(target=exhaust, args=(work,)) for work in works[1:]]
+    for thread in threads:
+        thread.start()
+    exhaust(works[0])
+    # However often Stop is pressed: who closes a descriptor must know that nobody writes to it.
+    while any(thread.is_alive() for thread in threads):
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 _blocks: weakref.WeakSet[Block] = weakref.WeakSet()
 
 
 def num_open() -> int:
-    """Count the blocks of this process."""
-    return len(_blocks)
+    """Count the files of this process's blocks."""
+    return sum(block.num_descriptors for block in list(_blocks))
 
 
-def new_block(path: Path | None = None) -> Block:
-    """Make an empty block: a file of that name, or a memfd.
+def new_block(path: Path | None = None, *, num_bytes: int = 0) -> Block:
+    """Make an empty block: a file of that name, or memfds.
+
+    Args:
+        path: The file's name; without one they are memfds.
+        num_bytes: What will be put in: from some size on, several files are worth it.
 
     Raises:
         OSError: If it cannot be made.
     """
-    if path is None:
-        return Block(_new_memfd())
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return Block(os.open(path, flags, 0o600), path)
+    if path is not None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return Block([os.open(path, flags, 0o600)], path)
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for _ in range(num_parts(num_bytes)):
+            descriptors.append(_new_memfd())
+            opened.callback(os.close, descriptors[-1])
+        opened.pop_all()
+    return Block(descriptors)
+
+
+def num_parts(num_bytes: int) -> int:
+    """Count the memfds that so many bytes are divided into."""
+    return min(MOST_PARTS, host.num_cores(), max(1, num_bytes // LEAST_PART_BYTES))
 
 
 def _new_memfd() -> int:
@@ -142,27 +237,29 @@ def open_block(description: Description) -> memoryview:
     Raises:
         OSError: If it cannot be opened, or another file has taken its place.
     """
-    descriptor = _open(description["path"])
-    try:
-        _check(descriptor, description)
-        return map_private(descriptor, description["size"], writable=True)
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as opened:
+        files = []
+        for part in description["parts"]:
+            descriptor = _open(part["path"])
+            opened.callback(os.close, descriptor)
+            _check(descriptor, part, is_sealed=description["sealed"])
+            files.append((descriptor, part["size"]))
+        return map_private(files, writable=True)
 
 
 def _open(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def _check(descriptor: int, description: Description) -> None:
+def _check(descriptor: int, part: Description, *, is_sealed: bool) -> None:
     status = os.fstat(descriptor)
     found = (status.st_ino, status.st_size, stat.S_ISREG(status.st_mode))
-    is_same = found == (description["inode"], description["size"], True)
+    is_same = found == (part["inode"], part["size"], True)
     # Unsealed, it could be shortened, and reading it end this process.
-    if is_same and description["sealed"]:
+    if is_same and is_sealed:
         is_same = bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     if not is_same:
-        raise FileNotFoundError(errno.ENOENT, "is another file by now", description["path"])
+        raise FileNotFoundError(errno.ENOENT, "is another file by now", part["path"])
 
 
 def _aligned(size: int) -> int:
@@ -172,7 +269,7 @@ def _aligned(size: int) -> int:
 def _after_fork() -> None:
     """Let a forked child drop its copies of the descriptors: they would keep the memory."""
     for block in list(_blocks):
-        block._close_descriptor()  # noqa: SLF001 - same module
+        block._close_parts()  # noqa: SLF001 - same module
 
 
 if hasattr(os, "register_at_fork"):

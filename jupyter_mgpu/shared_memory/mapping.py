@@ -5,13 +5,16 @@ Not the `mmap` module: before Python 3.13 each of its mappings holds a file desc
 
 import ctypes
 import functools
+import itertools
 import mmap
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 _FAILED = ctypes.c_void_p(-1).value
+_MAP_FIXED = 0x10  # of Linux, where alone blocks are used; the mmap module does not name it
 
 
 @functools.cache
@@ -25,29 +28,44 @@ def _libc() -> Any:
     return libc
 
 
-def map_private(descriptor: int, size: int, *, writable: bool, block: Any = None) -> memoryview:
-    """Map a whole file privately: what is written stays in this process.
+def map_private(
+    files: Sequence[tuple[int, int]], *, writable: bool, block: Any = None
+) -> memoryview:
+    """Map whole files privately, one behind the other: what is written stays in this process.
 
     Args:
-        descriptor: The open file; it may be closed afterwards.
-        size: The file's size.
+        files: Open files, which may be closed afterwards, with their sizes in bytes; all but the
+            last one consist of whole pages.
         writable: Whether the memory may be written.
         block: Kept alive by the mapping; see `block_of`.
 
     Raises:
-        OSError: If it cannot be mapped.
+        OSError: If they cannot be mapped.
     """
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     # A private mapping that may be written counts as memory in full, unless it says otherwise.
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
-    address = _libc().mmap(None, size, access, flags, descriptor, 0)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    size = sum(size for _, size in files)
+    if len(files) == 1:
+        address = _map(None, size, access, flags, files[0][0])
+    else:  # the first mapping keeps the place, the others are laid over it
+        address = _map(None, size, 0, flags | mmap.MAP_ANONYMOUS, -1)
     memory: Any = (ctypes.c_ubyte * size).from_address(address)
     memory.block = block
     weakref.finalize(memory, _libc().munmap, address, size).atexit = False
+    if len(files) > 1:
+        starts = itertools.accumulate((size for _, size in files), initial=address)
+        for start, (descriptor, part) in zip(starts, files, strict=False):
+            _map(start, part, access, flags | _MAP_FIXED, descriptor)
     return memoryview(memory).cast("B")
+
+
+def _map(address: int | None, size: int, access: int, flags: int, descriptor: int) -> int:
+    result: int = _libc().mmap(address, size, access, flags, descriptor, 0)
+    if result == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def block_of(frame: Any) -> Any:

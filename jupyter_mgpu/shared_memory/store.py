@@ -121,7 +121,7 @@ class Store:
             ways.insert(0, None)
         for way in ways:
             try:
-                return new_block(way).fill(buffers)
+                return new_block(way, num_bytes=size).fill(buffers)
             except OSError:  # no memory, no disk, no descriptor: another way may do
                 continue
         return ()
