@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from jupyter_mgpu.callback_thread import run_callback
 from jupyter_mgpu.engines import TaskState
+from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
 from jupyter_mgpu.output.diary import Diary
 
 __all__ = ["CancelledError", "TaskFuture", "as_completed", "cancel_all", "fetch_next", "wait"]
@@ -26,8 +27,8 @@ class Control(Protocol):
     def cancel_task(self, task_id: str) -> None:
         """End a task."""
 
-    def request_stop(self, task_id: str) -> None:
-        """Ask a task to end by itself."""
+    def request_stop(self, task_id: str, after: StopAfter) -> None:
+        """Ask a task to end by itself, after its step or its epoch."""
 
     def show_task(self, future: "TaskFuture") -> None:
         """Stream a task's diary into the current cell until the task ends."""
@@ -116,9 +117,22 @@ class TaskFuture(concurrent.futures.Future[Any]):
             self.set_running_or_notify_cancel()
         return True
 
-    def request_stop(self) -> None:
-        """Ask the task to end by itself: `stop_requested()` becomes true in it."""
-        self._control.request_stop(self.id)
+    def request_stop(self, after: StopAfter = "step") -> None:
+        """Ask the task to end by itself: `stop_requested()` becomes true in it.
+
+        A task that waits sees it as soon as it runs. What was asked for last does not take back
+        what was asked for before: the sooner end counts.
+
+        Args:
+            after: "epoch" lets `stop_requested(after="epoch")` alone become true, which `train`
+                and the callbacks for other trainers ask at the end of each epoch. A task that
+                never asks that goes on.
+
+        Raises:
+            ValueError: If `after` is neither.
+        """
+        check_after(after)
+        self._control.request_stop(self.id, after)
 
     def show(self) -> None:
         """Show what the task prints in this cell, until it ends or the cell is stopped."""
@@ -205,7 +219,7 @@ class NoControl:
     def cancel_task(self, task_id: str) -> None:
         """Do nothing: it has ended."""
 
-    def request_stop(self, task_id: str) -> None:
+    def request_stop(self, task_id: str, after: StopAfter) -> None:
         """Do nothing: it has ended."""
 
     def show_task(self, future: TaskFuture) -> None:

@@ -403,6 +403,50 @@ def test_output_metrics_and_a_request_to_stop(pool: Pool) -> None:
     assert "train" in repr(future)
 
 
+def epochs(steps: int) -> str:
+    """Run epochs of some steps until asked to end; say where that was."""
+    while True:
+        for step in range(steps):
+            report(step=step)
+            if stop_requested():
+                return "in an epoch"
+            time.sleep(0.005)
+        if stop_requested(after="epoch"):
+            return "after an epoch"
+
+
+def test_a_task_may_be_asked_to_end_after_its_epoch(pool: Pool) -> None:
+    future = pool.submit_task(epochs, (5,))
+    wait_until(lambda: len(future.metrics) > 2)
+    future.request_stop(after="epoch")
+    assert future.result(10) == "after an epoch"
+    assert len(future.metrics) % 5 == 0
+
+    future = pool.submit_task(epochs, (10**9,))
+    wait_until(running(future))
+    future.request_stop(after="epoch")
+    future.request_stop()  # the sooner one counts
+    assert future.result(10) == "in an epoch"
+
+    with pytest.raises(ValueError, match="after is 'batch', but it may be: 'step', 'epoch'"):
+        future.request_stop(after="batch")
+
+
+@pytest.mark.parametrize("after", ["step", "epoch"])
+def test_a_task_that_waits_sees_the_wish_as_soon_as_it_runs(
+    pool: Pool, tmp_path: Path, after: str
+) -> None:
+    hold = pool.submit_task(wait_for_file, (tmp_path / "go on",), rank=0)
+    future = pool.submit_task(epochs, (5,), rank=0)
+    assert future.state == "queued"
+
+    endpoint.ask(pool.owner.socket, "request_stop", task=future.id, after=after)
+    (tmp_path / "go on").touch()
+
+    assert future.result(10) == {"step": "in an epoch", "epoch": "after an epoch"}[after]
+    assert hold.result(10) is None
+
+
 def test_what_a_task_has_printed_is_there_with_its_result(pool: Pool) -> None:
     def count() -> None:
         for number in range(20):

@@ -167,6 +167,30 @@ def test_a_future_has_metrics_and_ends_when_asked_to(trio: Pool) -> None:
     assert len(history.steps) > 20
 
 
+@pytest.mark.parametrize("where", ["parallel", "auto"])
+def test_a_training_ends_after_its_epoch_when_asked_to_and_goes_on_to_the_last_bit(
+    trio: Pool, tmp_path: Path, where: str
+) -> None:
+    asked = {"execution_environment": where, "mini_batch_size": 20, "verbose": False}
+    options = TrainingOptions(
+        max_epochs=ENDLESS, checkpoint_folder=tmp_path, checkpoint_frequency=1000, **asked
+    )
+    arguments = samples(), nn.CrossEntropyLoss()
+    future = train(dropping(), *arguments, options, pool=trio, wait=False)
+    wait_until(lambda: len(future.metrics) > 13, 60, "steps of the second epoch")
+
+    future.request_stop(after="epoch")
+
+    _, history = future.result(30)
+    assert history.stopped == "stopped after the epoch when asked to"
+    assert len(history.steps) == 10 * history.steps[-1]["epoch"]
+    more = {"max_epochs": history.steps[-1]["epoch"] + 1, **asked}
+    again = train(dropping(), *arguments, TrainingOptions(resume=tmp_path, **more), pool=trio)
+    whole = train(dropping(), *arguments, TrainingOptions(**more), pool=trio)
+    assert difference(again, whole) == 0
+    assert again[1]["loss"][: len(history.steps)] == history["loss"]
+
+
 @pytest.mark.parametrize("wish", ["request_stop", "cancel"])
 def test_a_future_takes_a_wish_before_the_training_runs(trio: Pool, wish: str) -> None:
     busy = [trio.submit_task(time.sleep, (0.5,), rank=rank) for rank in trio.ranks]

@@ -9,6 +9,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.futures import TaskFuture, settle
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.owner.owner import Owner
@@ -80,10 +81,10 @@ class TaskFutures:
                 future._set_cancelled()  # noqa: SLF001 - the future's own side of the pool
                 self.end(future)
 
-    def request_stop(self, task_id: str) -> None:
+    def request_stop(self, task_id: str, after: StopAfter) -> None:
         """Ask a task to end by itself; see `TaskFuture.request_stop`."""
         with contextlib.suppress(PoolClosedError):
-            self._owner.request_stop(task_id)
+            self._owner.request_stop(task_id, after)
 
     def show_task(self, future: TaskFuture) -> None:
         """Stream a task's diary into the current cell; see `TaskFuture.show`."""

@@ -18,7 +18,15 @@ class ReportCallback(Callback):
         """Report as often as the Trainer logs; all ranks end at the same step."""
         if trainer.global_step % trainer.log_every_n_steps == 0:
             self._report(trainer)
-        if trainer.strategy.reduce_boolean_decision(stop_requested(), all=False):
+        self._stop_if_any_wants(trainer, stop_requested())
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """End after an epoch where that was asked for."""
+        self._stop_if_any_wants(trainer, stop_requested(after="epoch"))
+
+    @staticmethod
+    def _stop_if_any_wants(trainer: Trainer, is_wanted: bool) -> None:  # noqa: FBT001 - as it is
+        if trainer.strategy.reduce_boolean_decision(is_wanted, all=False):
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:

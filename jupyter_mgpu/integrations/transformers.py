@@ -23,7 +23,12 @@ class ReportCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, _state: Any, control: Any, **_: Any) -> None:
         """Let all ranks end at the same step."""
-        wants = float(stop_requested())
-        if args.world_size > 1:
-            wants = comm.all_reduce(wants, op="max")
-        control.should_training_stop |= bool(wants)
+        control.should_training_stop |= _any_wants(args, stop_requested())
+
+    def on_epoch_end(self, args: Any, _state: Any, control: Any, **_: Any) -> None:
+        """End after an epoch where that was asked for."""
+        control.should_training_stop |= _any_wants(args, stop_requested(after="epoch"))
+
+
+def _any_wants(args: Any, wants: bool) -> bool:  # noqa: FBT001 - it is the value itself
+    return bool(comm.all_reduce(float(wants), op="max")) if args.world_size > 1 else wants

@@ -23,6 +23,7 @@ from jupyter_mgpu.loops.options import LoopOptions
 from jupyter_mgpu.loops.results import Results
 from jupyter_mgpu.on_engine import bookmark
 from jupyter_mgpu.on_engine.chunks import note_of
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import failures
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.packing import parcels
@@ -77,7 +78,7 @@ class Flight:
         self._retried: set[int] = set()
         self._chunks: dict[str, Chunk] = {}  # submitted and not over
         self._is_stopping = False
-        self._is_asked_to_stop = False
+        self._stop_after: StopAfter | None = None
         self.error: BaseException | None = None
         self.changed = threading.Event()
 
@@ -90,7 +91,7 @@ class Flight:
     @property
     def _has_rest(self) -> bool:
         is_left = bool(self._returned) or not self._items.is_exhausted
-        return is_left and not self._is_asked_to_stop
+        return is_left and self._stop_after is None
 
     @property
     def _num_engines(self) -> int:
@@ -100,14 +101,14 @@ class Flight:
     def is_cut_short(self) -> bool:
         """Whether items are left because the loop was asked to stop."""
         is_complete = self._items.is_exhausted and self._results.num_done == self._items.num_read
-        return self._is_asked_to_stop and not is_complete
+        return self._stop_after is not None and not is_complete
 
     # --- what goes out -----------------------------------------------------------------
 
     def feed(self) -> bool:
         """Submit a chunk if an engine has none that waits; False if there was nothing to do."""
         most = CHUNKS_PER_ENGINE * self._num_engines
-        if self._is_stopping or self._is_asked_to_stop or len(self._chunks) >= most:
+        if self._is_stopping or self._stop_after is not None or len(self._chunks) >= most:
             return False
         items = self._next_items()
         if items:
@@ -154,8 +155,8 @@ class Flight:
         self._pool.submission.chunk(task, listener)
         if self._is_stopping:  # meanwhile
             self._interrupt(force=False)
-        elif self._is_asked_to_stop:
-            self.request_stop()
+        elif self._stop_after is not None:
+            self.request_stop(self._stop_after)
 
     # --- what comes back ---------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class Flight:
         self._give_back([item for _, item in rest if item[0] not in failed])
 
     def _on_cancelled(self, header: Header) -> None:
-        if self._is_stopping or self._is_asked_to_stop:
+        if self._is_stopping or self._stop_after is not None:
             return
         message = header.get("message")
         if message:
@@ -261,14 +262,15 @@ class Flight:
         else:
             self.end_with(PoolClosedError(f"The loop was ended: {header.get('reason')}."))
 
-    def request_stop(self) -> None:
+    def request_stop(self, after: StopAfter) -> None:
         """Let the items that run end by themselves, and start no more. From any thread."""
-        self._is_asked_to_stop = True
+        if self._stop_after != "step":
+            self._stop_after = after
         owner = self._pool.owner
         with contextlib.suppress(PoolClosedError):
             task_ids = list(self._chunks)
             for task_id in set(task_ids) - owner.withdraw(task_ids):
-                owner.request_stop(task_id)
+                owner.request_stop(task_id, after)
         self.changed.set()
 
     def wait(self, timeout_s: float) -> None:

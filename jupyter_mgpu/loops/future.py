@@ -6,6 +6,7 @@ from typing import Any
 
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.loops.results import Results
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.wire import Header
@@ -14,7 +15,9 @@ from jupyter_mgpu.wire import Header
 class _LoopControl:
     """What a loop's future asks of its loop."""
 
-    def __init__(self, cancel: Callable[[], None], request_stop: Callable[[], None]) -> None:
+    def __init__(
+        self, cancel: Callable[[], None], request_stop: Callable[[StopAfter], None]
+    ) -> None:
         self._cancel = cancel
         self._request_stop = request_stop
         self.displays: list[TaskDisplay] = []
@@ -22,8 +25,8 @@ class _LoopControl:
     def cancel_task(self, task_id: str) -> None:  # noqa: ARG002 - there is only one
         self._cancel()
 
-    def request_stop(self, task_id: str) -> None:  # noqa: ARG002 - as above
-        self._request_stop()
+    def request_stop(self, task_id: str, after: StopAfter) -> None:  # noqa: ARG002 - as above
+        self._request_stop(after)
 
     def show_task(self, future: TaskFuture) -> None:
         display = TaskDisplay(future, publisher.capture(), None)
@@ -51,7 +54,7 @@ class LoopFuture(TaskFuture):
         name: str,
         results: Results,
         cancel: Callable[[], None],
-        request_stop: Callable[[], None],
+        request_stop: Callable[[StopAfter], None],
     ) -> None:
         self._loop_control = _LoopControl(cancel, request_stop)
         super().__init__(task_id, name, self._loop_control, datetime.now(UTC))

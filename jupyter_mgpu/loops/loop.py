@@ -17,6 +17,7 @@ from jupyter_mgpu.loops.future import LoopFuture
 from jupyter_mgpu.loops.items import Items
 from jupyter_mgpu.loops.options import LoopOptions
 from jupyter_mgpu.loops.results import OnResult, Results, keep_results
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import publisher
 from jupyter_mgpu.output.progress_bar import ProgressBar
 from jupyter_mgpu.pool import Pool
@@ -114,9 +115,9 @@ class Loop:
         self._flight.changed.set()
         self._pool.submission.loop_ended(self._future)
 
-    def request_stop(self) -> None:
+    def request_stop(self, after: StopAfter) -> None:
         """Let the items that run end by themselves, and start no more; from any thread."""
-        self._flight.request_stop()
+        self._flight.request_stop(after)
 
     def _drive(self) -> BaseException | None:
         """Work until all items have ended; returns why it ended before that."""

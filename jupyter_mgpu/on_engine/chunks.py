@@ -85,7 +85,7 @@ class ChunkRun:
         with contextlib.nullcontext() if self._seed is None else seeds.preserved():
             for position, index in enumerate(self._indices):
                 bookmark.set(self._number, position)
-                if stop_requested() or not self._run_item(position, index):
+                if stop_requested(after="epoch") or not self._run_item(position, index):
                     break
                 now_s = time.monotonic()
                 if self._budget_s is not None and now_s - begun_s > self._budget_s:

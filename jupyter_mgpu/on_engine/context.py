@@ -1,11 +1,11 @@
 """What code that runs on an engine knows about itself, and how it reports back."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_mgpu.on_engine.requests import Requests
+from jupyter_mgpu.on_engine.stop_wish import StopAfter, StopWish, check_after
 from jupyter_mgpu.packing import Place
 
 Emit = Callable[[dict[str, Any], list[Any]], None]
@@ -17,7 +17,7 @@ class RunningTask:
     """One task that an engine works on now."""
 
     id: str
-    stop_requested: threading.Event = field(default_factory=threading.Event)
+    wish: StopWish = field(default_factory=StopWish)
 
 
 @dataclass(slots=True)
@@ -73,14 +73,28 @@ def report(step: int | None = None, **metrics: Any) -> None:
     context.emit({"op": "report", "task": context.task.id, "step": step, "metrics": values}, [])
 
 
-def stop_requested() -> bool:
+def stop_requested(after: StopAfter = "step") -> bool:
     """Tell whether the notebook asked the running task to end by itself.
 
+    Args:
+        after: What has just ended: a step, or an "epoch", where a loop asks once more.
+
     Returns:
-        True after `future.request_stop()`; always False outside a task.
+        True after `future.request_stop()`; at the end of an epoch also after
+        `future.request_stop(after="epoch")`. Always False outside a task.
+
+    Raises:
+        ValueError: If `after` is neither.
+
+    Example:
+        >>> for epoch in range(10):
+        ...     train_one_epoch()  # ends early if stop_requested()
+        ...     if stop_requested(after="epoch"):
+        ...         break
     """
+    check_after(after)
     context = _context
-    return bool(context and context.task and context.task.stop_requested.is_set())
+    return bool(context and context.task and context.task.wish.holds(after))
 
 
 def read_value(name: str) -> Any:

@@ -122,7 +122,7 @@ class Engine:
         elif operation == "answer":
             self._context.requests.answered(header, frames)
         elif operation == "request_stop":
-            self.runner.request_stop(header["task"])
+            self.runner.request_stop(header["task"], header.get("after", "step"))
         elif operation == "rpc":
             self._answer(header)
 

@@ -20,6 +20,7 @@ from jupyter_mgpu.on_engine.cells import Cell
 from jupyter_mgpu.on_engine.chunks import ChunkRun, receive
 from jupyter_mgpu.on_engine.context import EngineContext, RunningTask
 from jupyter_mgpu.on_engine.namespace import EngineNamespace
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.on_engine.streams import TaskOutput
 from jupyter_mgpu.wire import Frame, Header
 
@@ -63,7 +64,7 @@ class Runner:
         self._delivered = threading.Event()
         self._lock = threading.Lock()  # of what is running, and what was stopped before it ran
         self._stopped_early: deque[str] = deque(maxlen=100)
-        self._asked_to_stop: deque[str] = deque(maxlen=100)
+        self._asked_to_stop: deque[tuple[str, StopAfter]] = deque(maxlen=100)
         self._main = threading.main_thread().ident or 0
 
     # --- main thread -------------------------------------------------------------------
@@ -91,8 +92,9 @@ class Runner:
         with self._lock:
             self._context.task = task
             is_stopped = task.id in self._stopped_early
-            if task.id in self._asked_to_stop:
-                task.stop_requested.set()
+            for task_id, after in (*self._asked_to_stop, (task.id, header.get("stop_after"))):
+                if task_id == task.id and after is not None:
+                    task.wish.ask(after)
         self._received = False
         self._output.begin(task.id)
         is_cell = header["kind"] == "cell"
@@ -271,16 +273,16 @@ class Runner:
             signal.pthread_kill(self._main, signal.SIGINT)
             self._delivered.wait(RETRY_INTERRUPT_S)
 
-    def request_stop(self, task_id: str) -> None:
+    def request_stop(self, task_id: str, after: StopAfter) -> None:
         """Ask a task to end by itself; `stop_requested()` tells it.
 
         Called from the control thread. Like an interrupt it may come before the task does.
         """
         with self._lock:
-            self._asked_to_stop.append(task_id)
+            self._asked_to_stop.append((task_id, after))
             task = self._context.task
             if task is not None and task.id == task_id:
-                task.stop_requested.set()
+                task.wish.ask(after)
 
     @property
     def running(self) -> str | None:

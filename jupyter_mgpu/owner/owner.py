@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.owner_loop import Listener, OwnerLoop
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
@@ -121,9 +122,9 @@ class Owner:
         """Interrupt a running task; with `force`, replace the engines that still run it."""
         self._call(lambda: self._core.interrupt(task_id, force=force))
 
-    def request_stop(self, task_id: str) -> None:
-        """Ask a running task to end by itself."""
-        self._call(self._core.request_stop, task_id)
+    def request_stop(self, task_id: str, after: StopAfter = "step") -> None:
+        """Ask a task to end by itself, after its step or its epoch."""
+        self._call(self._core.request_stop, task_id, after)
 
     def expect_collectives(self) -> None:
         """Make the first process group quick: call it when the kernel has torch loaded."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
 from jupyter_mgpu.owner import endpoint, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
@@ -232,11 +233,16 @@ class OwnerLoop:
         elif task is not None:
             self._escalation.begin(task)
 
-    def request_stop(self, task_id: str) -> None:
-        """Ask a running task to end by itself."""
+    def request_stop(self, task_id: str, after: StopAfter = "step") -> None:
+        """Ask a task to end by itself, after its step or its epoch; one that waits as it starts."""
+        check_after(after)
         task = self.scheduler.tasks.get(task_id)
-        for rank in sorted(task.running_on) if task is not None else ():
-            header = {"op": "request_stop", "task": task_id}
+        if task is None:
+            return
+        if task.header.get("stop_after") != "step":
+            task.header = {**task.header, "stop_after": after}
+        for rank in sorted(task.running_on):
+            header = {"op": "request_stop", "task": task_id, "after": after}
             self._switchboard.send_control(self.engines[rank], header)
 
     def restart(self, ranks: Sequence[int] = ()) -> None:
@@ -386,7 +392,7 @@ class OwnerLoop:
             ],
             "interrupt": lambda task, force=False: self.interrupt(task, force=force),
             "cancel": lambda task: self.scheduler.cancel(task),
-            "request_stop": self.request_stop,
+            "request_stop": lambda task, after="step": self.request_stop(task, after),
             "restart": self.restart,
             "stop": lambda: self.stop("stopped from outside"),
             "log": lambda rank, size=65536: read_tail(self.engines[rank].log, size),

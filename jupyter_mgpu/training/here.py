@@ -9,6 +9,7 @@ from typing import Any
 
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine.stop_wish import StopWish
 from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.watching import Watcher
@@ -31,13 +32,13 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
         return trained, history
     cell = publisher.capture()
     view = TrainingView(cell, name, device, is_quiet=not options.verbose)
-    stopped = threading.Event()
+    wish = StopWish()
     watcher = Watcher(
-        stop_requested=stopped.is_set, show=view.row, progress=view.progress, note=view.note
+        stop_requested=wish.holds, show=view.row, progress=view.progress, note=view.note
     )
     outcome = "failed"
     try:
-        with failures.own_lines(), _first_stop_sets(stopped, cell):
+        with failures.own_lines(), _first_stop_asks(wish, cell):
             trained, history = train_alone(net, data, loss, options, device, watcher)
         history.environment = device
         outcome = history.stopped
@@ -50,7 +51,7 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
 
 
 @contextlib.contextmanager
-def _first_stop_sets(stopped: threading.Event, cell: Publisher) -> Iterator[None]:
+def _first_stop_asks(wish: StopWish, cell: Publisher) -> Iterator[None]:
     """Let the first Stop be a wish, and the second one an interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -58,9 +59,9 @@ def _first_stop_sets(stopped: threading.Event, cell: Publisher) -> Iterator[None
     before = signal.getsignal(signal.SIGINT)
 
     def on_stop(number: int, frame: FrameType | None) -> None:
-        if stopped.is_set() and callable(before):
+        if wish.holds() and callable(before):
             before(number, frame)
-        stopped.set()
+        wish.ask()
         # A thread of its own: this one may be within the very functions that show something.
         threading.Thread(target=cell.stream, args=("stdout", STOPPING + "\n")).start()
 

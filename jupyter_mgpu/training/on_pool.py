@@ -11,6 +11,7 @@ from jupyter_mgpu.client import pack_call
 from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.futures import CancelledError, TaskFuture, settle
 from jupyter_mgpu.gangs import Gang
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.on_engine.training.entry import back_to, train_on_rank
 from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
@@ -55,7 +56,7 @@ class PoolTraining:
         self._cell = publisher.capture()
         self._view = TrainingView(self._cell, name, place.words, is_quiet=not options.verbose)
         self._gang: _TrainingGang | None = None
-        self._is_stop_wanted = False
+        self._stop_after: StopAfter | None = None
         submission = self._pool.submission
         self._future = TaskFuture(submission.next_id("train"), name, self, datetime.now(UTC))
         args = (net, data, loss, options, place.trainers, place.loads, uuid.uuid4().hex)
@@ -134,8 +135,8 @@ class PoolTraining:
             future._is_running = True  # noqa: SLF001 - the future's own side of the pool
         elif header["op"] == "report":
             future.metrics.append({"step": header["step"], **header["metrics"]})
-            if self._is_stop_wanted:  # since before there was a task to tell it to
-                self.request_stop(future.id)
+            if self._stop_after is not None:  # since before there was a task to tell it to
+                self.request_stop(future.id, self._stop_after)
         elif header["op"] == "note":
             self._view.note(header["text"])
         elif header["op"] == "row":
@@ -151,11 +152,12 @@ class PoolTraining:
         if self._gang is not None:
             self._pool.owner.cancel(self._gang.id)
 
-    def request_stop(self, task_id: str) -> None:  # noqa: ARG002 - as above
-        """Ask the training to end after its step, with the network as it is."""
-        self._is_stop_wanted = True
+    def request_stop(self, task_id: str, after: StopAfter) -> None:  # noqa: ARG002 - as above
+        """Ask the training to end after its step or epoch, with the network as it is."""
+        if self._stop_after != "step":
+            self._stop_after = after
         if self._gang is not None:
-            self._pool.owner.request_stop(self._gang.id)
+            self._pool.owner.request_stop(self._gang.id, after)
 
     def show_task(self, future: TaskFuture) -> None:
         """Wait for the training; what it shows is in the cell that started it."""
@@ -181,7 +183,7 @@ class _TrainingGang(Gang):
         if self._was_asked or not self._is_running:
             return False
         self._was_asked = True
-        self._training.request_stop(self.id)
+        self._training.request_stop(self.id, "step")
         self._show(STOPPING)
         return True
 

@@ -16,6 +16,7 @@ from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.watching import EventFiles, Watcher
 
 ASKED = "stopped when asked to"
+ASKED_AFTER_EPOCH = "stopped after the epoch when asked to"
 BAD_LOSS = "the loss was not finite"
 
 
@@ -56,6 +57,7 @@ class Ledger:
         self._pending: _Pending | None = None
         self._wants_stop = False
         self._start_s = time.monotonic()
+        self.is_last_epoch = False  # some rank was asked to stop after it
         self.history = History()
 
     def note(self, sentence: str) -> None:
@@ -73,9 +75,10 @@ class Ledger:
         """
         import torch
 
-        wants = float(self._wants_stop or self._watcher.stop_requested())
+        asked = self._watcher.stop_requested
+        wishes = self._wants_stop or asked("step"), asked("epoch")
         own_loss = sums[0].clone()
-        added = self._ranks.sum(torch.cat([sums, sums.new_tensor([wants])]))
+        added = self._ranks.sum(torch.cat([sums, sums.new_tensor(wishes)]))
         self._pending = _Pending(row, added, own_loss)
 
     def settle(self) -> str | None:
@@ -87,7 +90,8 @@ class Ledger:
         found, self._pending = self._pending, None
         if found is None:
             return None
-        loss, *metrics, wants = found.sums.tolist()
+        loss, *metrics, wants, wants_after_epoch = found.sums.tolist()
+        self.is_last_epoch |= wants_after_epoch > 0
         row = found.row
         row.update(loss=loss, **dict(zip(self._names, metrics, strict=True)))
         self.history.steps.append(row)

@@ -12,18 +12,15 @@ from typing import Any
 
 from jupyter_mgpu.on_engine import seeds
 from jupyter_mgpu.on_engine.training.averaging import Average
-from jupyter_mgpu.on_engine.training.evaluation import (
-    Forward,
-    chosen_collectors,
-    chosen_metrics,
-)
-from jupyter_mgpu.on_engine.training.ledger import ASKED, Ledger
+from jupyter_mgpu.on_engine.training.forward import Forward
+from jupyter_mgpu.on_engine.training.ledger import ASKED, ASKED_AFTER_EPOCH, Ledger
+from jupyter_mgpu.on_engine.training.metrics import chosen_collectors, chosen_metrics
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.resuming import Keeper, Position
 from jupyter_mgpu.on_engine.training.setup import Precision, Schedule, make_optimizer
 from jupyter_mgpu.on_engine.training.sources import ahead, make_source, resolved
-from jupyter_mgpu.on_engine.training.step import Stepper
+from jupyter_mgpu.on_engine.training.strategies.choosing import make_strategy
 from jupyter_mgpu.on_engine.training.validation import Validator
 from jupyter_mgpu.on_engine.training.watching import Watcher, demand_tensorboard
 
@@ -59,44 +56,36 @@ class Training:
         chosen_collectors(options)
         self._options = options = resolved(options, data, ranks)
         self._ranks = ranks
-        self._source = make_source(data, ranks, options, "data")
-        self._net = net = self._prepared(net)
+        self._strategy = strategy = make_strategy(net, options, ranks)
+        self._source = make_source(data, strategy.sharing, options, "data")
+        seeds.seed_item(options.seed, ranks.rank)
         loss = copy.deepcopy(loss).to(ranks.device) if hasattr(loss, "to") else loss
-        self._optimizer = make_optimizer(net, options)
+        self._optimizer = make_optimizer(strategy.net, options)
         per_epoch = self._source.batches_per_epoch
         self._schedule = Schedule(self._optimizer, options, per_epoch)
         total = per_epoch * options.max_epochs if per_epoch is not None else None
         precision = Precision(options.precision, ranks.device)
         metrics = chosen_metrics(options)
-        self._stepper = Stepper(net, loss, metrics, self._optimizer, precision, options, ranks)
+        self._stepper = strategy.stepper(loss, metrics, self._optimizer, precision)
         self._ledger = Ledger(options, ranks, watcher, list(metrics), total)
-        self._average = Average(net, options.average_decay)
+        self._average = Average(strategy, options.average_decay)
         forward = Forward(options, precision, ranks.device)
-        self._validator = Validator(net, self._average, loss, options, ranks, forward, self._ledger)
+        self._validator = Validator(
+            strategy, self._average, loss, options, ranks, forward, self._ledger
+        )
         self._place = Position()
         parts = {
-            "net": net,
-            "optimizer": self._optimizer,
             "schedule": self._schedule,
             "scaler": precision.scaler,
             "average": self._average,
             "validator": self._validator,
         }
         self.history = self._ledger.history
-        self._keeper = Keeper(parts, options, ranks, self._place, self.history, run)
+        self._keeper = Keeper(
+            strategy, self._optimizer, parts, options, ranks, self._place, self.history, run
+        )
         if options.scale == "linear":
             self._ledger.note(_scaling(options, ranks, self._schedule.warm_up))
-
-    def _prepared(self, net: Any) -> Any:
-        seeds.seed_item(self._options.seed, self._ranks.rank)
-        if self._options.sync_batch_norm and not self._ranks.is_alone:
-            from jupyter_mgpu.on_engine.training.sync_batch_norm import convert
-
-            net = convert(net, self._ranks)
-        net = net.to(self._ranks.device)
-        if self._options.compile:
-            net.compile()
-        return net
 
     def note(self, sentence: str) -> None:
         """Keep and tell how the options were read."""
@@ -116,12 +105,12 @@ class Training:
         """Train.
 
         Returns:
-            The state of the network that the options ask for.
+            The state of the network that the options ask for; all of it on the first rank.
 
         Raises:
             FloatingPointError: If the loss is not finite; it names the first rank and the step.
         """
-        self._net.train()
+        self._strategy.net.train()
         try:
             self._keeper.resume()
             reason = self._epochs()
@@ -133,7 +122,7 @@ class Training:
         finally:
             self._ledger.close()
         self.history.exchange_share = self._stepper.exchange_s / max(self.history.seconds, 1e-9)
-        return self._validator.chosen
+        return self._strategy.whole(self._validator.chosen)
 
     def _last_epoch(self) -> int:
         return int(self.history.steps[-1]["epoch"]) if self.history.steps else 0
@@ -160,7 +149,9 @@ class Training:
         reason = None
         if self._validator.after_epoch:
             reason = self._validator.validate(self._place.step, epoch)
-        if epoch % self._options.checkpoint_frequency == 0:
+        if self._ledger.is_last_epoch and epoch < self._options.max_epochs:
+            reason = reason or ASKED_AFTER_EPOCH
+        if reason == ASKED_AFTER_EPOCH or epoch % self._options.checkpoint_frequency == 0:
             self._keeper.save()
         return reason
 

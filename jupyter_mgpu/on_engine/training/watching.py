@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu.on_engine.stop_wish import StopAfter
+
 
 @dataclass(slots=True)
 class Watcher:
@@ -13,14 +15,14 @@ class Watcher:
 
     Attributes:
         report: Takes step and metrics.
-        stop_requested: Tells whether this rank was asked to stop.
+        stop_requested: Tells whether this rank was asked to stop after a step, or an "epoch".
         show: Takes a row of the table, on the first rank.
         progress: Takes the steps done, and all of them if that is known, on the first rank.
         note: Takes a sentence about how the options were read, on the first rank.
     """
 
     report: Callable[..., None] = lambda **_: None
-    stop_requested: Callable[[], bool] = lambda: False
+    stop_requested: Callable[[StopAfter], bool] = lambda _: False
     show: Callable[[dict[str, Any]], None] = lambda _: None
     progress: Callable[[int, int | None], None] = lambda *_: None
     note: Callable[[str], None] = lambda _: None
