@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jupyter_mgpu.on_engine.training import strategy_rules
+
 ENVIRONMENTS = ("auto", "cpu", "gpu", "multi-gpu", "parallel")
 OPTIMIZERS = ("adamw", "adam", "sgd", "rmsprop")
 SCHEDULES = ("none", "cosine", "piecewise")
@@ -161,15 +163,7 @@ class TrainingOptions:
             raise ValueError(
                 f"accumulate is {self.accumulate}, but a batch has {self.mini_batch_size} samples."
             )
-        self._check_strategy()
-
-    def _check_strategy(self) -> None:
-        if self.strategy in ("fsdp", "pipeline"):
-            raise ValueError(
-                f"strategy is {self.strategy!r}, but it is not built yet. With 'ddp' every rank "
-                "holds the whole network."
-            )
-        _one_of("strategy", self.strategy, ("ddp",))
+        strategy_rules.check(self)
 
     @property
     def batch_size(self) -> int:

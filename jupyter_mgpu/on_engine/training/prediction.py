@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.on_engine.training.evaluation import evaluating, types_told
+from jupyter_mgpu.on_engine.training.forward import evaluating, types_told
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks, group_of
 from jupyter_mgpu.on_engine.training.setup import Precision

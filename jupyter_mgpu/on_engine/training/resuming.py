@@ -8,6 +8,7 @@ from jupyter_mgpu.on_engine.training import checkpoints
 from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.strategies.strategy import Strategy
 
 
 @dataclass(slots=True)
@@ -29,7 +30,9 @@ class Keeper:
     """Keeps one training's checkpoints.
 
     Args:
-        parts: What has a `state_dict`, by name; the network first.
+        strategy: With the network.
+        optimizer: Of it.
+        parts: What else has a `state_dict`, by name.
         options: With the folder, or where to go on.
         ranks: Who trains; all of them call each method at the same step.
         position: Where the training is.
@@ -39,6 +42,8 @@ class Keeper:
 
     def __init__(
         self,
+        strategy: Strategy,
+        optimizer: Any,
         parts: Mapping[str, Any],
         options: TrainingOptions,
         ranks: Ranks,
@@ -47,6 +52,8 @@ class Keeper:
         run: str,
     ) -> None:
         self._run = run
+        self._strategy = strategy
+        self._optimizer = optimizer
         self._parts = parts
         self._options = options
         self._ranks = ranks
@@ -59,8 +66,8 @@ class Keeper:
         if folder is None:
             return
         randoms = self._ranks.gather(checkpoints.random_state())
+        state = self._whole()
         if self._ranks.is_first:
-            state = {name: part.state_dict() for name, part in self._parts.items()}
             state |= asdict(self._position)
             state["run"] = self._run
             state["random"] = randoms
@@ -68,11 +75,23 @@ class Keeper:
             step = self._position.step
             checkpoints.save(folder, step, state, self._options.keep_checkpoints)
 
+    def _whole(self) -> dict[str, Any]:
+        """Return what all parts hold, on the first rank; anything on others."""
+        strategy = self._strategy
+        return {
+            "net": strategy.whole(strategy.net.state_dict()),
+            "optimizer": strategy.whole_of_optimizer(self._optimizer.state_dict()),
+            **{name: part.state_dict() for name, part in self._parts.items()},
+        }
+
     def resume(self) -> None:
         """Go on where a checkpoint was written, if that was asked for; every rank reads it."""
         state = self._own() or self._chosen()
         if state is None:
             return
+        self._strategy.net.load_state_dict(self._strategy.own(state["net"]))
+        optimizer = self._strategy.own_of_optimizer(state["optimizer"])
+        self._optimizer.load_state_dict(optimizer)
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
         for name in asdict(self._position):

@@ -1,16 +1,37 @@
 """One step of a training: this rank's share of a batch, the exchange, the update."""
 
 import contextlib
-import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from jupyter_mgpu.on_engine.training.batch_norm import SharedStatistics
 from jupyter_mgpu.on_engine.training.batches import Part
-from jupyter_mgpu.on_engine.training.evaluation import Forward, Metric, measured
+from jupyter_mgpu.on_engine.training.forward import Forward
+from jupyter_mgpu.on_engine.training.metrics import Metric, measured
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
+
+Trial = Callable[[], list[str]]
+
+
+class Exchange(Protocol):
+    """How the ranks share a network, as far as a step must know; see `strategies`."""
+
+    net: Any
+    module: Any
+
+    def begin(self, trial: Trial) -> None:
+        """Get ready to exchange gradients."""
+
+    def unsynced(self) -> contextlib.AbstractContextManager[None]:
+        """Keep gradients on this rank."""
+
+    def clip(self, norm: float) -> None:
+        """Limit the norm of all gradients together."""
+
+    def exchange_s(self, num_steps: int) -> float:
+        """Tell how long the exchange has taken."""
 
 
 class Stepper:
@@ -20,7 +41,7 @@ class Stepper:
     the whole batch, and the update that of one device.
 
     Args:
-        net: The network, on its device.
+        exchange: How the ranks share the network.
         loss: Takes output and target, returns the mean over its samples.
         optimizer: Of the network's parameters.
         options: What was asked for.
@@ -29,7 +50,7 @@ class Stepper:
 
     def __init__(
         self,
-        net: Any,
+        exchange: Exchange,
         loss: Any,
         metrics: Mapping[str, Metric],
         optimizer: Any,
@@ -37,7 +58,8 @@ class Stepper:
         options: TrainingOptions,
         ranks: Ranks,
     ) -> None:
-        self._net = net
+        self._exchange = exchange
+        self._net = net = exchange.net
         self._loss = loss
         self._metrics = metrics
         self._optimizer = optimizer
@@ -47,7 +69,6 @@ class Stepper:
         self._forward = Forward(options, precision, ranks.device)
         self._statistics = SharedStatistics(net, ranks)
         self._synced = [layer for layer in net.modules() if hasattr(layer, "counts")]
-        self._parallel = net
         self._num_exchanges = 0
 
     def gradients(self, parts: Sequence[Part]) -> Any:
@@ -68,9 +89,9 @@ class Stepper:
             for layer in self._synced:
                 layer.counts = part.num_rows > 0
             is_last = place == len(parts) - 1
-            with contextlib.nullcontext() if is_last else self._unsynced():
+            with contextlib.nullcontext() if is_last else self._exchange.unsynced():
                 self._statistics.before_pass()
-                output, target = self._forward(self._parallel, part.batch)
+                output, target = self._forward(self._exchange.module, part.batch)
                 with self._precision.autocast():
                     loss = self._checked(self._loss(output, target))
                 weighted = loss * (part.weight * self._ranks.world_size)
@@ -86,12 +107,10 @@ class Stepper:
 
     def update(self) -> None:
         """Update the network by the gradients."""
-        import torch
-
         scaler = self._precision.scaler
         if self._options.clip_norm is not None:
             scaler.unscale_(self._optimizer)
-            torch.nn.utils.clip_grad_norm_(self._net.parameters(), self._options.clip_norm)
+            self._exchange.clip(self._options.clip_norm)
         scaler.step(self._optimizer)
         scaler.update()
 
@@ -103,42 +122,12 @@ class Stepper:
         Raises:
             ValueError: If a parameter has no gradient: the ranks would wait for it.
         """
-        if self._ranks.is_alone or self._parallel is not self._net:
-            return
-        from torch.nn.parallel import DistributedDataParallel
-
-        may_be_unused = self._options.find_unused_parameters
-        if not may_be_unused:
-            self._refuse_unused(parts[0])
-        self._parallel = DistributedDataParallel(
-            self._net,
-            process_group=self._ranks.group,
-            find_unused_parameters=may_be_unused,
-            **_own_buffers(),
-        )
-        if not may_be_unused:
-            # After its first pass it packs the gradients anew, and then sums round differently:
-            # a training that is resumed would differ in the last bit.
-            self._try(parts[0])
+        self._exchange.begin(lambda: self._try(parts[0]))
 
     @property
     def exchange_s(self) -> float:
         """How long the exchange between ranks has taken, beyond what it ran beside the network."""
-        if self._parallel is self._net:
-            return 0.0
-        found = self._parallel._get_ddp_logging_data()  # noqa: SLF001 - documented for users
-        exposed = found.get("avg_backward_comm_time", 0) - found.get(
-            "avg_backward_compute_comm_overlap_time", 0
-        )
-        return self._num_exchanges * max(0.0, float(exposed)) / 1e9 + self._ranks.waited.seconds
-
-    def _refuse_unused(self, part: Part) -> None:
-        unused = self._try(part)
-        if unused:
-            raise ValueError(
-                f"The loss does not depend on these parameters: {', '.join(unused[:8])}. Freeze "
-                "them by requires_grad_(False), or allow them by find_unused_parameters=True."
-            )
+        return self._exchange.exchange_s(self._num_exchanges)
 
     def _try(self, part: Part) -> list[str]:
         """Compute gradients and leave no trace; name the parameters that get none."""
@@ -147,7 +136,7 @@ class Stepper:
         buffers = [(buffer, buffer.clone()) for buffer in self._net.buffers()]
         devices = [self._ranks.device] if self._ranks.device.startswith("cuda") else []
         with torch.random.fork_rng(devices):
-            output, target = self._forward(self._parallel, part.batch)
+            output, target = self._forward(self._exchange.module, part.batch)
             self._checked(self._loss(output, target)).backward()
         unused = [
             name
@@ -173,19 +162,15 @@ class Stepper:
             raise TypeError("The loss does not depend on any parameter that can be trained.")
         return loss.reshape(())
 
-    def _unsynced(self) -> Any:
-        return (
-            self._parallel.no_sync()
-            if self._parallel is not self._net
-            else contextlib.nullcontext()
+
+def refuse_unused(names: Sequence[str]) -> None:
+    """Refuse parameters that a step does not use.
+
+    Raises:
+        ValueError: If there are any.
+    """
+    if names:
+        raise ValueError(
+            f"The loss does not depend on these parameters: {', '.join(names[:8])}. Freeze "
+            "them by requires_grad_(False), or allow them by find_unused_parameters=True."
         )
-
-
-def _own_buffers() -> dict[str, bool]:
-    """Let each rank keep its buffers: `SharedStatistics` makes those equal that should be."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    known = inspect.signature(DistributedDataParallel).parameters
-    return {
-        "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
-    }

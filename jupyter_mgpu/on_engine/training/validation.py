@@ -1,15 +1,16 @@
 """Measures a network on the validation data at times, and keeps the best one."""
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_mgpu.on_engine.training.averaging import Average
-from jupyter_mgpu.on_engine.training.evaluation import Evaluation, Forward
+from jupyter_mgpu.on_engine.training.averaging import Average, copied
+from jupyter_mgpu.on_engine.training.evaluation import Evaluation
+from jupyter_mgpu.on_engine.training.forward import Forward
 from jupyter_mgpu.on_engine.training.ledger import Ledger
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.strategies.strategy import Strategy
 
 PATIENCE = "the validation loss did not get better"
 
@@ -25,7 +26,7 @@ class Validator:
     """Validates a network while it is trained.
 
     Args:
-        net: The network.
+        strategy: With the network.
         average: The weights that are measured and handed out.
         loss: Takes output and target.
         options: With the validation data and how often.
@@ -39,7 +40,7 @@ class Validator:
 
     def __init__(
         self,
-        net: Any,
+        strategy: Strategy,
         average: Average,
         loss: Any,
         options: TrainingOptions,
@@ -47,7 +48,7 @@ class Validator:
         forward: Forward,
         ledger: Ledger,
     ) -> None:
-        self._net = net
+        self._strategy = strategy
         self._average = average
         self._options = options
         self._ranks = ranks
@@ -55,7 +56,7 @@ class Validator:
         self._best = _Best()
         self._evaluation = None
         if options.validation is not None:
-            self._evaluation = Evaluation(loss, options, ranks, forward)
+            self._evaluation = Evaluation(strategy, loss, options, ranks, forward)
 
     def after_step(self, step: int) -> bool:
         """Tell whether to validate after a step."""
@@ -72,7 +73,7 @@ class Validator:
         if self._evaluation is None:
             return None
         with self._average.in_place():
-            found = self._evaluation.measure(self._net)
+            found = self._evaluation.measure()
         row: dict[str, Any] = {"step": step, "epoch": epoch}
         row |= {f"validation_{name}": value for name, value in found.items()}
         self._ledger.validated(row)
@@ -89,21 +90,24 @@ class Validator:
             self.validate(step, epoch)
 
     def _snapshot(self) -> dict[str, Any] | None:
-        """Copy the network as it is; one rank hands it out."""
-        if not self._ranks.is_first or self._options.output_network == "last":
+        """Copy the network as it is; where one rank has all of it, that one hands it out."""
+        has_part = self._ranks.is_first or self._strategy.is_split
+        if not has_part or self._options.output_network == "last":
             return None
-        return copy.deepcopy(self._average.state)
+        return copied(self._average.state)
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The state of the network that the options ask for."""
+        """This rank's part of the state that the options ask for."""
         return self._average.state if self._best.state is None else self._best.state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return what `load_state_dict` takes, on the first rank; all ranks call it."""
         best = self._best
-        return {"loss": best.loss, "state": best.state, "num_worse": best.num_worse}
+        state = None if best.state is None else self._strategy.whole(best.state)
+        return {"loss": best.loss, "state": state, "num_worse": best.num_worse}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another training stopped."""
-        self._best = _Best(**state)
+        whole = state["state"]
+        self._best = _Best(**state | {"state": whole and self._strategy.own(whole)})

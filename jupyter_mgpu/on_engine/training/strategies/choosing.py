@@ -1,0 +1,18 @@
+"""Chooses the strategy of a training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.strategies.ddp import DataParallel
+from jupyter_mgpu.on_engine.training.strategies.strategy import Strategy
+
+STRATEGIES: Mapping[str, type[Strategy]] = {"ddp": DataParallel}
+
+
+def make_strategy(net: Any, options: TrainingOptions, ranks: Ranks) -> Strategy:
+    """Make a rank's part of a network; one rank alone has all of it, whatever was asked for."""
+    if ranks.is_alone:
+        return Strategy(net, options, ranks)
+    return STRATEGIES[options.strategy](net, options, ranks)
