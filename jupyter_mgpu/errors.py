@@ -18,6 +18,7 @@
   + CollectiveError      a collective was aborted or timed out; who waits for whom is told
   + LoopBodyError        a `%%parfor` cell is no loop of independent iterations (a SyntaxError)
   + OwnerError           the pool's owner does not answer or refuses a request
+    - OwnerSilentError   it does not answer: its kernel is stopped, hangs, or has ended
 
 An error from a task keeps its own type: notes name the rank and the device.
 """
@@ -134,6 +135,10 @@ class LoopBodyError(MgpuError, SyntaxError):
 
 class OwnerError(MgpuError):
     """The pool's owner does not answer, or refuses a request."""
+
+
+class OwnerSilentError(OwnerError):
+    """The pool's owner does not answer: its kernel is stopped, hangs, or has ended."""
 
 
 class LeaseError(MgpuError):

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.errors import OwnerError, OwnerSilentError
 
 Operation = Callable[..., Any | Awaitable[Any]]
 
@@ -47,7 +47,8 @@ async def _answer(line: bytes, operations: dict[str, Operation]) -> dict[str, An
         if isinstance(value, Awaitable):
             value = await value
     except Exception as error:  # noqa: BLE001 - the asker gets it
-        return {"error": f"{type(error).__name__}: {error}"}
+        kind = "" if isinstance(error, OwnerError) else f"{type(error).__name__}: "
+        return {"error": f"{kind}{error}"}
     return {"value": value}
 
 
@@ -61,7 +62,8 @@ def ask(path: str | Path, operation: str, *, timeout: float = 5.0, **fields: Any
         **fields: The operation's arguments.
 
     Raises:
-        OwnerError: If the owner refuses, does not answer in time, or is gone.
+        OwnerSilentError: If the owner does not answer in time, or is gone.
+        OwnerError: If it refuses.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -70,13 +72,13 @@ def ask(path: str | Path, operation: str, *, timeout: float = 5.0, **fields: Any
             connection.sendall(json.dumps({"op": operation, **fields}).encode() + b"\n")
             line = connection.makefile("rb").readline()
     except OSError as error:
-        raise OwnerError(
+        raise OwnerSilentError(
             f"The owner of the pool at {path} did not answer {operation!r} ({error}). "
             "Its kernel may have ended; `%parpool status` tells."
         ) from error
     if not line:
-        raise OwnerError(f"The owner of the pool at {path} ended while it was asked.")
+        raise OwnerSilentError(f"The owner of the pool at {path} ended while it was asked.")
     reply = json.loads(line)
     if "error" in reply:
-        raise OwnerError(f"The owner refused {operation!r}. {reply['error']}.")
+        raise OwnerError(f"The owner refused {operation!r}. {reply['error'].rstrip('.')}.")
     return reply["value"]

@@ -10,6 +10,7 @@ import os
 import re
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +29,22 @@ METRICS_PER_TASK = 10_000
 FLUSH_S = 0.05
 PENDING_BYTES = 2**20
 KEEP_DAYS = 14
+RECENT_TASKS = 20
+"""So many that ended are told to those who look from outside."""
 
+MOST_WORDS = 500
+
+_TOLD = [
+    "id",
+    "name",
+    "state",
+    "rank",
+    "created",
+    "started",
+    "finished",
+    "progress",
+    "last_metrics",
+]
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"MGT1"
 
@@ -59,9 +75,13 @@ class Journal:
     Args:
         pool_name: Becomes part of the file names.
         call_later: Calls a function after some seconds, in the owner's loop.
+
+    Attributes:
+        recent: What is told of the tasks that ended last, newest first.
     """
 
     def __init__(self, pool_name: str, call_later: Callable[..., Any]) -> None:
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_TASKS)
         self._pool = pool_name
         self._call_later = call_later
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
@@ -103,9 +123,12 @@ class Journal:
         Returns:
             Why it could not be written, None if it was.
         """
-        if task.header.get("recorded") and not self._trouble:
+        if task.header.get("recorded"):
+            record = self._record(task, header)
+            self._remember(record)
             try:
-                self._write(task, header)
+                if not self._trouble:
+                    self._write(task, record)
             except OSError as error:
                 self._trouble = f"Ended tasks are not written to disk any more: {error}."
         if self._trouble and not self._is_told:
@@ -113,10 +136,10 @@ class Journal:
             return self._trouble
         return None
 
-    def _write(self, task: Task, header: Header) -> None:
+    def _record(self, task: Task, header: Header) -> dict[str, Any]:
         seen = self._seen(task)
         sizes = [len(frame) for frame in seen.frames]
-        record = {
+        return {
             **self.describe(task),
             "pool": self._pool,
             "state": header["state"],
@@ -129,8 +152,15 @@ class Journal:
             "frames": sizes,
             "has_result": bool(sizes),
         }
-        self._append(json.dumps(record, default=str).encode(), seen.frames, sum(sizes))
-        seen.frames = []
+
+    def _write(self, task: Task, record: dict[str, Any]) -> None:
+        seen = self._seen(task)
+        frames, seen.frames = seen.frames, []
+        self._append(json.dumps(record, default=str).encode(), frames, sum(record["frames"]))
+
+    def _remember(self, record: dict[str, Any]) -> None:
+        told = {key: record[key] for key in _TOLD}
+        self.recent.appendleft({**told, "kind": "task", "error": first_line(record)})
 
     def describe(self, task: Task) -> dict[str, Any]:
         """Return what a task's record starts with, also while it is queued or running."""
@@ -145,6 +175,10 @@ class Journal:
             "progress": seen.progress,
             "last_metrics": seen.metrics[-1] if seen.metrics else {},
         }
+
+    def diary(self, task: Task) -> str:
+        """Return what a task has printed so far."""
+        return str(self._seen(task).diary or "")
 
     def _seen(self, task: Task) -> _Seen:
         seen = task.info.get("seen")
@@ -193,6 +227,13 @@ class Journal:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def first_line(record: dict[str, Any]) -> str | None:
+    """Say in one line why a task failed; None if it did not."""
+    failure = record["failure"]
+    text = f"{failure['ename']}: {failure['evalue']}" if failure else record["message"] or ""
+    return str(text).partition("\n")[0][:MOST_WORDS] or None
 
 
 def prune() -> None:

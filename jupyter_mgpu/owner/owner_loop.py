@@ -22,7 +22,7 @@ from typing import Any
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
-from jupyter_mgpu.owner import endpoint, records
+from jupyter_mgpu.owner import endpoint, outside, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
@@ -384,15 +384,24 @@ class OwnerLoop:
         record = records.describe(self.plan, self.socket, self.engines.values())
         records.write(self.record_path, record)
 
+    def _diary(self, task: str, size: int = 65536) -> str:
+        outside.ids_of(self.scheduler.tasks, task)
+        return self._journal.diary(self.scheduler.tasks[task])[-size:]
+
     def _operations(self) -> dict[str, endpoint.Operation]:
         return {
             "status": lambda: self.status().to_dict(),
             "tasks": lambda: [
                 self._journal.describe(task) for task in self.scheduler.tasks.values()
             ],
-            "interrupt": lambda task, force=False: self.interrupt(task, force=force),
-            "cancel": lambda task: self.scheduler.cancel(task),
-            "request_stop": lambda task, after="step": self.request_stop(task, after),
+            "look": lambda: {
+                "status": self.status().to_dict(),
+                **outside.describe_tasks(self.scheduler.tasks.values(), self._journal),
+            },
+            "interrupt": outside.on_each(self.scheduler.tasks, self.interrupt),
+            "cancel": outside.on_each(self.scheduler.tasks, self.scheduler.cancel),
+            "request_stop": outside.refuse_loop(self.scheduler.tasks, self.request_stop),
+            "diary": self._diary,
             "restart": self.restart,
             "stop": lambda: self.stop("stopped from outside"),
             "log": lambda rank, size=65536: read_tail(self.engines[rank].log, size),

@@ -2,13 +2,19 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_mgpu.on_engine import guard
-from jupyter_mgpu.owner.engine_record import EngineRecord
-from jupyter_mgpu.owner.plans import PoolPlan
+
+if TYPE_CHECKING:  # a server and the command line read records, and start no engines
+    from jupyter_mgpu.owner.engine_record import EngineRecord
+    from jupyter_mgpu.owner.plans import PoolPlan
+
+MOST_BYTES = 2**20
+"""No record is larger than this."""
 
 
 def folder() -> Path:
@@ -20,7 +26,7 @@ def folder() -> Path:
     return path
 
 
-def describe(plan: PoolPlan, socket: Path, engines: Iterable[EngineRecord]) -> dict[str, Any]:
+def describe(plan: "PoolPlan", socket: Path, engines: "Iterable[EngineRecord]") -> dict[str, Any]:
     """Return a pool's record, with the engines that have a process now."""
     pid, started = guard.owner_stamp().split(":")
     return {
@@ -45,24 +51,52 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_all() -> list[dict[str, Any]]:
-    """Return the records of pools that live; those of dead ones are removed.
+    """Return the records of pools that live, or of which engines are left.
+
+    Those of other users are not read, and those of pools of which nothing is left are removed.
 
     Returns:
-        One dict per pool: name, pid, start_time, socket, kernel_id, notebook, engines.
+        One dict per pool: id, name, pid, start_time, socket, kernel_id, notebook, started,
+        engines, is_orphaned (its kernel has died).
     """
     records = []
     for path in sorted(folder().glob("*.json")):
-        try:
-            if path.stat().st_uid != os.getuid():
-                continue
-            record = json.loads(path.read_text())
-            alive = guard.start_time(record["pid"]) == record["start_time"]
-        except ProcessLookupError:
-            alive, record = False, {}
-        except (OSError, ValueError, KeyError):
+        record = _read(path)
+        if record is None:
             continue
-        if alive:
-            records.append(record)
-        else:
-            path.unlink(missing_ok=True)
+        try:
+            is_orphaned = not is_running(record)
+            if is_orphaned and not any(map(is_running, record.get("engines", ()))):
+                path.unlink(missing_ok=True)
+                continue
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
+            continue  # not one of ours
+        records.append({**record, "id": path.stem, "is_orphaned": is_orphaned})
     return records
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a record of this user; None for what is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+            return None
+        record = json.loads(os.read(descriptor, MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
+    return record if isinstance(record, dict) else None
+
+
+def is_running(process: dict[str, Any]) -> bool:
+    """Tell whether the process with this `pid` and `start_time` has not ended; a zombie has."""
+    try:
+        state, *fields = guard.read_stat(int(process["pid"]))
+    except ProcessLookupError:
+        return False
+    return state != "Z" and fields[18] == process["start_time"]
