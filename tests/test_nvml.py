@@ -19,10 +19,10 @@ from jupyter_mgpu.nvml import read_devices, read_inventory
 result = [asdict(reading) for reading in read_devices(read_inventory().devices)]
 """
 CALLS_PER_READING = [
-    ("nvmlDeviceGetMemoryInfo_v2", ()),
     ("nvmlDeviceGetUtilizationRates", ("utilization_percent",)),
     ("nvmlDeviceGetTemperature", ("temperature_celsius",)),
     ("nvmlDeviceGetPowerUsage", ("power_watts",)),
+    ("nvmlDeviceGetEnforcedPowerLimit", ("power_limit_watts",)),
     ("nvmlDeviceGetComputeRunningProcesses", ("processes",)),
     ("nvmlDeviceGetMPSComputeRunningProcesses", ()),
 ]
@@ -148,6 +148,7 @@ def test_an_old_driver_reports_memory_by_the_older_call(gpu_machine):
 
     assert reading["memory_used_bytes"] == 2**30
     assert reading["memory_reserved_bytes"] is None
+    assert reading["reasons"] == {"memory_reserved_bytes": "not reported"}
 
 
 def test_memory_that_the_driver_keeps_for_itself_is_told_apart(gpu_machine):

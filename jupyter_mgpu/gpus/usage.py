@@ -79,16 +79,27 @@ def read_usages(devices: Sequence[Device], leases: Sequence[Lease]) -> list[Usag
     """Read every device and match its processes with leases and with this notebook."""
     own_contexts = cuda.uuids_with_own_context()
     return [
-        Usage(device, reading, tuple(_users(device, reading, leases, own_contexts)))
+        Usage(device, reading, users_on(device, reading.processes or (), leases, own_contexts))
         for device, reading in zip(devices, read_devices(devices), strict=True)
     ]
 
 
-def _users(
-    device: Device, reading: Reading, leases: Sequence[Lease], own_contexts: frozenset[str]
-) -> Iterable[GpuUser]:
+def users_on(
+    device: Device,
+    processes: Iterable[GpuProcess],
+    leases: Sequence[Lease],
+    own_contexts: frozenset[str],
+) -> tuple[GpuUser, ...]:
+    """Match the processes on a device with leases and with this notebook.
+
+    Args:
+        device: Where they run.
+        processes: As the driver lists them.
+        leases: All live leases of this host.
+        own_contexts: Where this process has a CUDA context, as `cuda` says.
+    """
     held = [lease for lease in leases if lease.gpu_uuid == device.uuid]
-    users = [_identify(process, held) for process in reading.processes or ()]
+    users = [_identify(process, held) for process in processes]
     if cuda.bare_uuid(device.uuid) in own_contexts:
         users = _with_own_context(users)
     seen = {user.lease for user in users}
@@ -97,8 +108,8 @@ def _users(
     if bare and len(bare) == len(strangers):
         # In a container: the engines themselves, under the host's pids.
         known = [replace(user, lease=lease) for user, lease in zip(strangers, bare, strict=True)]
-        return [*(user for user in users if user not in strangers), *known]
-    return [*users, *(GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in bare)]
+        return (*(user for user in users if user not in strangers), *known)
+    return (*users, *(GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in bare))
 
 
 def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:

@@ -8,6 +8,7 @@ Nothing here creates a CUDA context, and importing it imports no pynvml and touc
 from jupyter_mgpu.nvml.driver import NO_LIBRARY, NvmlTroubleError, Trouble
 from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, read_inventory
 from jupyter_mgpu.nvml.reading import GpuProcess, Reading, read_devices
+from jupyter_mgpu.nvml.sampling import Sampled, Sampling
 
 __all__ = [
     "NO_LIBRARY",
@@ -15,6 +16,8 @@ __all__ = [
     "Inventory",
     "NvmlTroubleError",
     "Reading",
+    "Sampled",
+    "Sampling",
     "Trouble",
     "UnusableGpu",
     "read_devices",

@@ -1,6 +1,7 @@
 """Calls NVML in one daemon thread, with a time-out, and says what went wrong in words."""
 
 import contextlib
+import math
 import os
 import queue
 import threading
@@ -18,6 +19,8 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 2.0
 INIT_TIMEOUT_S = 10.0
 """nvmlInit wakes every GPU: about a second for each where persistence mode is off."""
+
+_LOOK_S = 0.1
 
 NOT_SUPPORTED = "not supported"
 
@@ -90,7 +93,7 @@ ALL_LOST = Trouble(
 )
 
 # Codes of nvmlReturn_t in the NVML reference; pynvml may be too old to name all of them.
-UNINITIALIZED, NO_SUPPORT, PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 1, 3, 4, 6, 13
+INVALID, NO_SUPPORT, PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 2, 3, 4, 6, 13
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN_ERROR = 15, 16, 999
 _INIT_TROUBLES = {
     4: NO_PERMISSION,
@@ -130,6 +133,8 @@ class Driver:
         self._call: tuple[str, float, float] | None = None
         self._nvml: ModuleType | None = None
         self._is_initialized = False
+        self.session = 0
+        """How often NVML was initialized: handles of an earlier session are not to be used."""
 
     def run(self, job: Callable[["Driver"], T]) -> T:
         """Run a job in the NVML thread and wait for it.
@@ -138,6 +143,14 @@ class Driver:
             NvmlTroubleError: If the driver cannot be used, or does not answer in time.
             CallFailedError: If the job let one through.
         """
+        return self.wait(self.begin(job))
+
+    def begin(self, job: Callable[["Driver"], T]) -> "Future[T]":
+        """Hand a job to the NVML thread without waiting for it.
+
+        Raises:
+            NvmlTroubleError: If the thread is stuck in an earlier call.
+        """
         future: Future[T] = Future()
         with self._lock:
             self._ensure_thread()
@@ -145,7 +158,31 @@ class Driver:
                 raise NvmlTroubleError(_no_answer(self._stuck_words))
             self._stuck = None
             self._jobs.put((future, lambda: job(self)))
-        return self._wait(future)
+        return future
+
+    def wait(self, future: "Future[T]", patience_s: float = math.inf) -> T:
+        """Wait for a job.
+
+        Args:
+            future: What `begin` returned.
+            patience_s: How long to wait at most.
+
+        Raises:
+            TimeoutError: If the patience is over and the driver still has time to answer.
+            NvmlTroubleError: If the driver cannot be used, or does not answer in time.
+            CallFailedError: If the job let one through.
+        """
+        deadline_s = time.monotonic() + patience_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                return future.result(timeout=max(0.0, min(_LOOK_S, left_s)))
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                self._give_up_if_stuck(future)
+                if left_s <= 0:
+                    raise
 
     def call(self, name: str, *args: Any, timeout: float = CALL_TIMEOUT_S) -> Any:
         """Call one function of pynvml; only inside a job.
@@ -200,6 +237,7 @@ class Driver:
             self._is_initialized = False
             raise NvmlTroubleError(_init_trouble(error)) from None
         self._is_initialized = True
+        self.session += 1
 
     def _module(self) -> ModuleType:
         if self._nvml is None:
@@ -221,15 +259,6 @@ class Driver:
         self._stuck = None
         self._is_initialized = False
         threading.Thread(target=_work, args=(self._jobs,), name="mgpu-nvml", daemon=True).start()
-
-    def _wait(self, future: Future[T]) -> T:
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except TimeoutError:
-                if future.done():
-                    continue
-                self._give_up_if_stuck(future)
 
     def _give_up_if_stuck(self, future: Future[Any]) -> None:
         call = self._call

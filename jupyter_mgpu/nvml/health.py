@@ -134,6 +134,12 @@ def _clock_reasons(nvml: Driver, handle: Any) -> int | None:
     return None
 
 
+def throttle_words(reasons: int) -> tuple[str, ...]:
+    """Say why a GPU runs slower than it could; empty if it does not."""
+    capped = ("power cap",) if reasons & _POWER_CAP else ()
+    return capped + _slowdowns(reasons)
+
+
 def _slowdowns(reasons: int) -> tuple[str, ...]:
     return tuple(word for bit, word in _SLOWDOWNS.items() if reasons & bit)
 

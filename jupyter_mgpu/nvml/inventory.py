@@ -80,7 +80,7 @@ _seen: dict[DeviceIndex, tuple[str, str]] = {}
 def read_inventory() -> Inventory:
     """List the GPUs of this machine. Never raises and never waits for longer than a time-out."""
     try:
-        return driver.run(_read)
+        return driver.run(list_gpus)
     except NvmlTroubleError as error:
         return Inventory(trouble=error.trouble)
     except CallFailedError as error:
@@ -92,7 +92,13 @@ def read_inventory() -> Inventory:
         )
 
 
-def _read(nvml: Driver) -> Inventory:
+def list_gpus(nvml: Driver) -> Inventory:
+    """List the GPUs; only inside a job.
+
+    Raises:
+        NvmlTroubleError: If the driver cannot be used.
+        CallFailedError: If it cannot count its GPUs.
+    """
     nvml.ensure_initialized()
     gpus: list[Device] = []
     instances: list[Device] = []

@@ -2,26 +2,31 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from jupyter_mgpu.devices import Device
 from jupyter_mgpu.nvml.driver import (
     GPU_IS_LOST,
     NOT_FOUND,
+    NOT_SUPPORTED,
     RESET_REQUIRED,
+    UNKNOWN_ERROR,
     CallFailedError,
     Driver,
     NvmlTroubleError,
     driver,
 )
+from jupyter_mgpu.nvml.health import throttle_words
 from jupyter_mgpu.nvml.inventory import read_memory
 
-T = TypeVar("T")
-
 MILLIWATTS_PER_WATT = 1000
+NOT_REPORTED = "not reported"
+LOST_CODES = (GPU_IS_LOST, RESET_REQUIRED)
 _NO_VALUE_64 = 2**64 - 1
 _NO_VALUE_32 = 2**32 - 1
 _LARGEST_PLAUSIBLE_BYTES = 2**50
+# PID_MAX_LIMIT of the Linux kernel.
+_LARGEST_PID = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class Reading:
         utilization_percent: Share of the time in which at least one kernel ran.
         memory_reserved_bytes: What the driver keeps for itself; part of `memory_total_bytes`.
         processes: Compute processes, each pid once; None where they cannot be listed.
+        throttle: Why it runs slower than it could, in words; empty if it does not.
         reasons: For each field that is None, why.
         is_lost: The device does not answer any more.
     """
@@ -51,9 +57,44 @@ class Reading:
     utilization_percent: int | None = None
     temperature_celsius: int | None = None
     power_watts: float | None = None
+    power_limit_watts: float | None = None
+    throttle: tuple[str, ...] | None = None
     processes: tuple[GpuProcess, ...] | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
     is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One question to the driver.
+
+    Attributes:
+        fields: The fields of a reading that it answers.
+        ask: Gives one value per field, None where the driver reports none.
+        every_s: How old an answer may get while a device is watched.
+    """
+
+    fields: tuple[str, ...]
+    ask: Callable[[Driver, Any], tuple[Any, ...]]
+    every_s: float = 0.0
+
+    def answer(
+        self, nvml: Driver, handle: Any, *, is_instance: bool
+    ) -> tuple[dict[str, Any], dict[str, str], int | None]:
+        """Ask the driver; only inside a job.
+
+        Returns:
+            The values, why those that are None are unknown, and NVML's code if the call failed.
+        """
+        try:
+            values = dict(zip(self.fields, self.ask(nvml, handle), strict=True))
+        except CallFailedError as error:
+            reason = error.reason
+            if is_instance and reason == NOT_SUPPORTED:
+                reason = "not supported for a MIG instance"
+            unknown = dict.fromkeys(self.fields)
+            return unknown, dict.fromkeys(self.fields, reason), error.code
+        return values, {name: NOT_REPORTED for name, value in values.items() if value is None}, None
 
 
 def read_devices(devices: Sequence[Device]) -> list[Reading]:
@@ -62,7 +103,26 @@ def read_devices(devices: Sequence[Device]) -> list[Reading]:
         return driver.run(lambda nvml: _read_all(nvml, devices))
     except (NvmlTroubleError, CallFailedError) as error:
         trouble = error.trouble.why if isinstance(error, NvmlTroubleError) else error.reason
-        return [Reading(device.uuid, reasons=_all_fields(trouble)) for device in devices]
+        return [Reading(device.uuid, reasons=all_unknown(trouble)) for device in devices]
+
+
+def find_handle(nvml: Driver, device: Device) -> Any:
+    """Look a device up by its UUID: the same index need not be the same GPU for ever.
+
+    Raises:
+        CallFailedError: If it is not there; `is_loss` tells whether it is lost.
+    """
+    return nvml.call("nvmlDeviceGetHandleByUUID", device.uuid)
+
+
+def is_loss(error: CallFailedError) -> bool:
+    """Tell whether looking a device up failed because it fell off the bus."""
+    return error.code in (*LOST_CODES, NOT_FOUND, UNKNOWN_ERROR)
+
+
+def all_unknown(reason: str) -> dict[str, str]:
+    """Give one reason for every field."""
+    return dict.fromkeys((name for metric in METRICS for name in metric.fields), reason)
 
 
 def _read_all(nvml: Driver, devices: Sequence[Device]) -> list[Reading]:
@@ -72,67 +132,64 @@ def _read_all(nvml: Driver, devices: Sequence[Device]) -> list[Reading]:
 
 def _read(nvml: Driver, device: Device) -> Reading:
     try:
-        # By UUID: the same index need not be the same GPU for ever.
-        handle = nvml.call("nvmlDeviceGetHandleByUUID", device.uuid)
+        handle = find_handle(nvml, device)
     except CallFailedError as error:
-        is_lost = error.code in (GPU_IS_LOST, RESET_REQUIRED, NOT_FOUND)
-        return Reading(device.uuid, reasons=_all_fields(error.reason), is_lost=is_lost)
-    told = _Told()
-    memory = told.value("memory_used_bytes", lambda: read_memory(nvml, handle))
-    used, total = (memory.used, memory.total) if memory is not None else (None, None)
+        return Reading(device.uuid, reasons=all_unknown(error.reason), is_lost=is_loss(error))
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    codes = []
+    for metric in METRICS:
+        told, why, code = metric.answer(nvml, handle, is_instance=device.mig is not None)
+        values |= told
+        reasons |= why
+        codes.append(code)
+    is_lost = any(code in LOST_CODES for code in codes)
+    return Reading(device.uuid, **values, reasons=reasons, is_lost=is_lost)
+
+
+def _memory(nvml: Driver, handle: Any) -> tuple[int | None, int, int | None]:
+    memory = read_memory(nvml, handle)
+    total = _plausible(memory.total)
     if not total:
-        told.spread("memory_used_bytes", "memory_total_bytes", "memory_reserved_bytes")
-    return Reading(
-        uuid=device.uuid,
-        memory_used_bytes=_plausible(used) if total else None,
-        memory_total_bytes=_plausible(total) if total else None,
-        memory_reserved_bytes=getattr(memory, "reserved", None),
-        utilization_percent=told.value("utilization_percent", lambda: _utilization(nvml, handle)),
-        temperature_celsius=told.value(
-            "temperature_celsius", lambda: nvml.call("nvmlDeviceGetTemperature", handle, 0)
-        ),
-        power_watts=told.value(
-            "power_watts",
-            lambda: nvml.call("nvmlDeviceGetPowerUsage", handle) / MILLIWATTS_PER_WATT,
-        ),
-        processes=told.value("processes", lambda: _processes(nvml, handle)),
-        reasons=told.reasons,
-        is_lost=told.is_lost,
-    )
+        raise CallFailedError(NOT_REPORTED, None)
+    return _plausible(memory.used), total, _plausible(getattr(memory, "reserved", None))
 
 
-class _Told:
-    """Collects why values are missing."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
-        self.is_lost = False
-
-    def value(self, name: str, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except CallFailedError as error:
-            self.reasons[name] = error.reason
-            self.is_lost = self.is_lost or error.code in (GPU_IS_LOST, RESET_REQUIRED)
-            return None
-
-    def spread(self, source: str, *names: str) -> None:
-        reason = self.reasons.get(source, "not reported")
-        self.reasons.update(dict.fromkeys((source, *names), reason))
-
-
-def _utilization(nvml: Driver, handle: Any) -> int:
+def _utilization(nvml: Driver, handle: Any) -> tuple[int | None]:
     percent = int(nvml.call("nvmlDeviceGetUtilizationRates", handle).gpu)
-    if percent == _NO_VALUE_32:
-        raise CallFailedError("not reported", None)
-    return min(percent, 100)
+    return (None if percent == _NO_VALUE_32 else min(percent, 100),)
 
 
-def _processes(nvml: Driver, handle: Any) -> tuple[GpuProcess, ...]:
+def _temperature(nvml: Driver, handle: Any) -> tuple[int]:
+    return (int(nvml.call("nvmlDeviceGetTemperature", handle, 0)),)
+
+
+def _power(nvml: Driver, handle: Any) -> tuple[float]:
+    return (nvml.call("nvmlDeviceGetPowerUsage", handle) / MILLIWATTS_PER_WATT,)
+
+
+def _power_limit(nvml: Driver, handle: Any) -> tuple[float]:
+    return (nvml.call("nvmlDeviceGetEnforcedPowerLimit", handle) / MILLIWATTS_PER_WATT,)
+
+
+def _throttle(nvml: Driver, handle: Any) -> tuple[tuple[str, ...]]:
+    # The call was renamed with driver 535; older drivers know only the second name.
+    try:
+        reasons = nvml.call("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    except CallFailedError:
+        reasons = nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return (throttle_words(int(reasons)),)
+
+
+def _processes(nvml: Driver, handle: Any) -> tuple[tuple[GpuProcess, ...]]:
     listed = list(nvml.call("nvmlDeviceGetComputeRunningProcesses", handle))
     # Under MPS the first list names only the server; its clients stand in the second.
     listed += nvml.ask("nvmlDeviceGetMPSComputeRunningProcesses", handle) or []
-    return _deduped((int(p.pid), _plausible(p.usedGpuMemory)) for p in listed)
+    found = _deduped((int(p.pid), _plausible(p.usedGpuMemory)) for p in listed)
+    # Drivers 535.43 to 535.86 and some bindings do not agree on how the list is laid out.
+    if any(process.pid > _LARGEST_PID for process in found):
+        raise CallFailedError("the driver lists processes that cannot exist", None)
+    return (found,)
 
 
 def _deduped(pairs: Iterable[tuple[int, int | None]]) -> tuple[GpuProcess, ...]:
@@ -152,14 +209,14 @@ def _plausible(value: int | None) -> int | None:
     return int(value)
 
 
-def _all_fields(reason: str) -> dict[str, str]:
-    names = (
-        "memory_used_bytes",
-        "memory_total_bytes",
-        "memory_reserved_bytes",
-        "utilization_percent",
-        "temperature_celsius",
-        "power_watts",
-        "processes",
-    )
-    return dict.fromkeys(names, reason)
+METRICS = (
+    Metric(("memory_used_bytes", "memory_total_bytes", "memory_reserved_bytes"), _memory),
+    Metric(("utilization_percent",), _utilization),
+    Metric(("temperature_celsius",), _temperature),
+    Metric(("power_watts",), _power),
+    # The driver holds a lock of the whole machine for milliseconds while it lists processes.
+    Metric(("processes",), _processes, every_s=3.0),
+    Metric(("throttle",), _throttle, every_s=3.0),
+    Metric(("power_limit_watts",), _power_limit, every_s=30.0),
+)
+"""Everything that is asked about a device."""
