@@ -6,6 +6,8 @@ import secrets
 import sys
 from typing import Any
 
+from jupyter_mgpu.on_engine.launcher_names import tells_a_rank
+
 _KEPT = re.compile(
     r"(CUDA|NVIDIA|LOCAL|MASTER|TORCHELASTIC|GROUP|ROLE|JAX|MGPU|IPP|OMP|MKL|OPENBLAS|GLOO|NCCL)_.*"
     r"|RANK|WORLD_SIZE|PWD|OLDPWD|SHLVL|_|JPY_.*|NUMEXPR_NUM_THREADS|VECLIB_MAXIMUM_THREADS"
@@ -15,7 +17,7 @@ _KEPT = re.compile(
 
 def may_follow(name: str) -> bool:
     """Tell whether an environment variable follows: those that tell engines apart do not."""
-    return not _KEPT.fullmatch(name)
+    return not (_KEPT.fullmatch(name) or tells_a_rank(name))
 
 
 class Follow:

@@ -6,10 +6,11 @@ What ipyparallel's engine lacks or gets wrong is mended here, and only here.
 import importlib
 import sys
 
-from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu.on_engine import guard, launcher_names
 
 if __name__ == "__main__":
     guard.install()  # before any thread and any heavy import
+    launcher_names.forget_ranks()  # before any library looks
 
     # ipykernel would load its debugger, which nobody can reach on an engine: a sixth of its memory.
     # It does without where debugpy cannot be imported; user code still can.
