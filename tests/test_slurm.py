@@ -1,4 +1,4 @@
-"""A notebook inside an allocation of Slurm: the GPUs that it was given, and no rank but the pool's."""
+"""A notebook in an allocation of Slurm: the GPUs that it was given, no rank but the pool's."""
 
 import json
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from gpu_stubs import gpus
-from notebooks import wait_until
 from slurm import slurm  # noqa: F401 - a fixture
+
+from notebooks import wait_until
 
 pytestmark = pytest.mark.slurm
 
