@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_OLDEST := .venv-oldest/.ready
 READY_BENCH := .venv-bench/.ready
+LABEXTENSION := $(wildcard labextension/*.json labextension/src/* labextension/style/* \
+	labextension/schema/* jupyter_mgpu/widgets/views/*)
 QUICKSTART := notebooks/01_quickstart.ipynb
 ISOLATED := scripts/isolated.sh
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -64,11 +66,11 @@ bench: $(READY_BENCH)
 clean:
 	rm -rf build .venv .venv-oldest .venv-bench .mypy_cache .ruff_cache .pytest_cache
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(LABEXTENSION)
 	scripts/bootstrap.sh $(VENV) constraints.txt test
 	@touch $@
 
-$(READY_OLDEST): pyproject.toml constraints-oldest.txt
+$(READY_OLDEST): pyproject.toml constraints-oldest.txt $(LABEXTENSION)
 	scripts/bootstrap.sh .venv-oldest constraints-oldest.txt test
 	@touch $@
 
