@@ -17,6 +17,7 @@
   + TaskTimeoutError     a task ran longer than its time-out (also a TimeoutError)
   + CollectiveError      a collective was aborted or timed out; who waits for whom is told
   + LoopBodyError        a `%%parfor` cell is no loop of independent iterations (a SyntaxError)
+  + IntervalError        samples cannot be taken so often or so rarely (also a ValueError)
   + OwnerError           the pool's owner does not answer or refuses a request
     - OwnerSilentError   it does not answer: its kernel is stopped, hangs, or has ended
 
@@ -147,3 +148,7 @@ class LeaseError(MgpuError):
 
 class GpuProofError(MgpuError):
     """CUDA shows an engine other GPUs than it should, or does not say which."""
+
+
+class IntervalError(MgpuError, ValueError):
+    """Samples cannot be taken so often or so rarely."""

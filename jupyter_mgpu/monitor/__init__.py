@@ -1,0 +1,39 @@
+"""Samples of GPUs, host and engines: one thread per process, while somebody watches.
+
+Watch -> sampler (one thread) -> nvml | psutil | leases -> Snapshot, Series
+"""
+
+from jupyter_mgpu.monitor.history import Series
+from jupyter_mgpu.monitor.interval import (
+    DEFAULT_S,
+    LONGEST_S,
+    SHORTEST_S,
+    check_interval,
+    clamp_interval,
+)
+from jupyter_mgpu.monitor.records import (
+    EngineProcess,
+    EngineSample,
+    GpuSample,
+    GpuUse,
+    HostSample,
+    Snapshot,
+)
+from jupyter_mgpu.monitor.watch import Watch, take_snapshot
+
+__all__ = [
+    "DEFAULT_S",
+    "LONGEST_S",
+    "SHORTEST_S",
+    "EngineProcess",
+    "EngineSample",
+    "GpuSample",
+    "GpuUse",
+    "HostSample",
+    "Series",
+    "Snapshot",
+    "Watch",
+    "check_interval",
+    "clamp_interval",
+    "take_snapshot",
+]

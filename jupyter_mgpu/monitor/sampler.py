@@ -1,0 +1,265 @@
+"""The one thread of this process that takes samples, while somebody watches.
+
+    tick: driver begins -> host, engines -> driver's answer, at most 0.25 s later -> frame, history
+    reader: the last frame, with the age of its values by the clock; never waits for a tick
+
+The driver may block for ever: then the frame keeps the last values, which grow stale.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from jupyter_mgpu.monitor.engine_reading import EngineReader
+from jupyter_mgpu.monitor.gpu_reading import GpuReader, GpusRead
+from jupyter_mgpu.monitor.history import History, Series
+from jupyter_mgpu.monitor.host_reading import HostReader
+from jupyter_mgpu.monitor.interval import DEFAULT_S
+from jupyter_mgpu.monitor.records import (
+    EngineProcess,
+    EngineSample,
+    GpuSample,
+    HostSample,
+    Snapshot,
+)
+
+PATIENCE_S = 0.25
+FIRST_CPU_READING_S = 0.1
+STALE_S, STALE_INTERVALS = 3.0, 2.5
+GPU_METRICS = (
+    "utilization_percent",
+    "memory_used_bytes",
+    "power_watts",
+    "temperature_celsius",
+)
+HOST_METRICS = ("cpu_percent", "memory_used_bytes")
+ENGINE_METRICS = ("cpu_percent", "rss_bytes")
+NOT_READ_YET = "not read yet"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What one watch wants.
+
+    Attributes:
+        engines: Gives the engines to read; called in the sampler's thread.
+        on_sample: Called there with each snapshot.
+        is_over: Set by the watch when it is closed or forgotten.
+    """
+
+    interval_s: float
+    engines: Callable[[], Iterable[EngineProcess]] | None = None
+    on_sample: Callable[[Snapshot], None] | None = None
+    is_over: bool = False
+    told_s: float = 0.0
+
+    def end(self) -> None:
+        """Want nothing more. Takes no lock: it may run in the middle of anything."""
+        self.is_over = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What one tick has read."""
+
+    number: int
+    now_s: float
+    at: float
+    host: HostSample
+    gpus: GpusRead
+    engines: tuple[EngineSample, ...]
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """What remembers something from one tick to the next."""
+
+    gpus: GpuReader = field(default_factory=GpuReader)
+    host: HostReader = field(default_factory=HostReader)
+    engines: EngineReader = field(default_factory=EngineReader)
+
+
+class Sampler:
+    """Takes samples while there are subscriptions. There is one per process, in `monitor`."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as a forked child has to: it has neither the thread nor its watches."""
+        self._lock = threading.RLock()
+        self._published = threading.Condition(self._lock)
+        self._wake = threading.Event()
+        self._subscriptions: list[Subscription] = []
+        self._thread: threading.Thread | None = None
+        self._frame: Frame | None = None
+        self._history = History()
+        self._readers: _Readers | None = None
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Sample for a watch, until it is over."""
+        with self._lock:
+            self._subscriptions.append(subscription)
+            if self._thread is None:
+                self._readers = self._readers or _Readers()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._readers,), name="mgpu-monitor", daemon=True
+                )
+                self._thread.start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread look again at what is wanted."""
+        self._wake.set()
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two samples: the shortest that a watch wants."""
+        with self._lock:
+            wanted = [one.interval_s for one in self._subscriptions if not one.is_over]
+        return min(wanted, default=DEFAULT_S)
+
+    def snapshot(self) -> Snapshot:
+        """Return the last samples with their age; never waits."""
+        return _snapshot(self._frame, time.monotonic())
+
+    def wait_for(self, is_enough: Callable[[Frame], bool], timeout: float) -> bool:
+        """Wait until a frame is enough, or the time is over."""
+        with self._published:
+            return self._published.wait_for(
+                lambda: self._frame is not None and is_enough(self._frame), timeout
+            )
+
+    def series(self, key: Hashable, num_points: int) -> Series:
+        """Return the last values of one number, one per interval, up to now."""
+        step_s, now_s = self.interval_s, time.monotonic()
+        with self._lock:
+            frame = self._frame
+            is_late = frame is not None and now_s - frame.now_s > 1.5 * step_s
+            end_s = now_s if is_late else None
+            return self._history.series(key, step_s=step_s, num_points=num_points, now_s=end_s)
+
+    def _run(self, readers: "_Readers") -> None:
+        # A share of the CPU is that between two readings.
+        readers.host.read()
+        readers.engines.read(self._wanted_engines())
+        threading.Event().wait(FIRST_CPU_READING_S)
+        last_s = -1.0
+        while self._is_wanted():
+            wait_s = last_s + self.interval_s - time.monotonic()
+            if last_s >= 0 and wait_s > 0:
+                self._wake.wait(wait_s)
+                self._wake.clear()
+                continue
+            late_s = -wait_s
+            last_s = time.monotonic()
+            if 0 < late_s < self.interval_s / 2:
+                last_s -= late_s  # on the beat again, so that lateness does not add up
+            self._tick(readers)
+
+    def _is_wanted(self) -> bool:
+        with self._lock:
+            self._subscriptions = [one for one in self._subscriptions if not one.is_over]
+            if not self._subscriptions:
+                self._thread = None
+            return bool(self._subscriptions)
+
+    def _wanted_engines(self) -> list[EngineProcess]:
+        wanted: dict[EngineProcess, None] = {}
+        for subscription in list(self._subscriptions):
+            if subscription.engines is None or subscription.is_over:
+                continue
+            try:
+                wanted.update(dict.fromkeys(subscription.engines()))
+            except Exception:  # noqa: BLE001 - a view's fault must not end the samples
+                _log.exception("The engines to watch cannot be listed.")
+        return list(wanted)
+
+    def _tick(self, readers: "_Readers") -> None:
+        now_s = time.monotonic()
+        readers.gpus.begin(now_s)
+        host = readers.host.read()
+        engines = readers.engines.read(self._wanted_engines())
+        gpus = readers.gpus.finish(now_s, PATIENCE_S)
+        before = self._frame
+        frame = Frame(
+            number=0 if before is None else before.number + 1,
+            now_s=now_s,
+            at=datetime.now(UTC).timestamp(),
+            host=host,
+            gpus=gpus,
+            engines=engines,
+            interval_s=self.interval_s,
+        )
+        with self._published:
+            self._history.add(now_s, _row(frame, before))
+            self._frame = frame
+            self._published.notify_all()
+        self._tell(frame)
+
+    def _tell(self, frame: Frame) -> None:
+        snapshot: Snapshot | None = None
+        for one in list(self._subscriptions):
+            # Half an interval early counts as in time: ticks come on the beat of the fastest.
+            is_due = frame.now_s - one.told_s >= one.interval_s - frame.interval_s / 2
+            if one.is_over or one.on_sample is None or not is_due:
+                continue
+            one.told_s = frame.now_s
+            snapshot = snapshot or _snapshot(frame, time.monotonic())
+            try:
+                one.on_sample(snapshot)
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception("A view of the samples failed.")
+
+
+def _row(frame: Frame, before: Frame | None) -> dict[Hashable, float | None]:
+    row: dict[Hashable, float | None] = {
+        ("host", metric): getattr(frame.host, metric) for metric in HOST_METRICS
+    }
+    before_s = -1.0 if before is None else before.now_s
+    for gpu, read_s in zip(frame.gpus.gpus, frame.gpus.read_s, strict=True):
+        for metric in GPU_METRICS:
+            # What was read in an earlier tick is no reading of this one.
+            row[gpu.uuid, metric] = getattr(gpu, metric) if read_s > before_s else None
+    for engine in frame.engines:
+        if engine.started is not None:
+            for metric in ENGINE_METRICS:
+                row[engine.pid, engine.started, metric] = getattr(engine, metric)
+    return row
+
+
+def _snapshot(frame: Frame | None, now_s: float) -> Snapshot:
+    if frame is None:
+        reasons = dict.fromkeys((*HOST_METRICS, "memory_total_bytes"), NOT_READ_YET)
+        return Snapshot(datetime.now(UTC).timestamp(), HostSample(reasons=reasons))
+    limit_s = max(STALE_S, STALE_INTERVALS * frame.interval_s)
+    found = zip(frame.gpus.gpus, frame.gpus.read_s, strict=True)
+    return Snapshot(
+        at=frame.at,
+        host=frame.host,
+        gpus=tuple(_aged(gpu, now_s - read_s, limit_s) for gpu, read_s in found),
+        engines=frame.engines,
+        trouble=frame.gpus.trouble,
+        driver_version=frame.gpus.driver_version,
+    )
+
+
+def _aged(gpu: GpuSample, age_s: float, limit_s: float) -> GpuSample:
+    if age_s == float("inf"):
+        return gpu
+    is_stale = age_s > limit_s and gpu.state in ("ok", "divided")
+    return replace(gpu, age_s=round(age_s, 1), state="stale" if is_stale else gpu.state)
+
+
+sampler = Sampler()
+"""The one of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=sampler.forget)

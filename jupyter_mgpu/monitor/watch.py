@@ -1,0 +1,109 @@
+"""What a view, a server or a line of a terminal holds while it wants samples."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Self
+
+from jupyter_mgpu.monitor.history import Series
+from jupyter_mgpu.monitor.host_reading import FIRST_READING
+from jupyter_mgpu.monitor.interval import DEFAULT_S, check_interval
+from jupyter_mgpu.monitor.records import EngineProcess, Snapshot
+from jupyter_mgpu.monitor.sampler import Frame, Subscription, sampler
+
+NUM_POINTS = 120
+ANSWER_TIMEOUT_S = 13.0
+"""For one snapshot: the driver's own start may take ten seconds, then a call two."""
+
+
+class Watch:
+    """Keeps the one sampler of this process going; close it, or use it in a with-block.
+
+    Many watches cost one sampler, which ends with the last of them.
+
+    Args:
+        interval_s: Seconds between two samples, 0.5 to 60. The shortest of all watches counts.
+        engines: Gives the engines whose CPU and memory are wanted. Called once per sample, in the
+            sampler's thread: it must not wait for anything.
+        on_sample: Called there with each snapshot, for the same rule; an error of it is logged.
+
+    Raises:
+        IntervalError: If the interval is none of 0.5 to 60 s.
+    """
+
+    def __init__(
+        self,
+        interval_s: float = DEFAULT_S,
+        *,
+        engines: Callable[[], Iterable[EngineProcess]] | None = None,
+        on_sample: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._wish = Subscription(check_interval(interval_s), engines, on_sample)
+        weakref.finalize(self, self._wish.end).atexit = False
+        sampler.subscribe(self._wish)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching. Can be called twice."""
+        self._wish.end()
+        sampler.wake()
+
+    @property
+    def interval_s(self) -> float:
+        """How often this watch wants a sample, in seconds; can be set.
+
+        Raises:
+            IntervalError: If set to none of 0.5 to 60 s.
+        """
+        return self._wish.interval_s
+
+    @interval_s.setter
+    def interval_s(self, seconds: float) -> None:
+        self._wish.interval_s = check_interval(seconds)
+        sampler.wake()
+
+    def snapshot(self) -> Snapshot:
+        """Return the last samples with their age; never waits, whatever the driver does."""
+        return sampler.snapshot()
+
+    def series(self, of: str | int, metric: str, num_points: int = NUM_POINTS) -> Series:
+        """Return the last values of one number, one per interval, gaps as None.
+
+        Args:
+            of: The UUID of a GPU, the pid of an engine, or "host".
+            metric: The name of the field, such as "utilization_percent" or "cpu_percent".
+            num_points: At most so many values.
+        """
+        if isinstance(of, str):
+            return sampler.series((of, metric), num_points)
+        engine = sampler.snapshot().engine(of)
+        return sampler.series((of, engine and engine.started, metric), num_points)
+
+
+def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
+    """Take one sample of everything, or use one of the last second.
+
+    Waits for a few seconds at most, also where the driver hangs.
+
+    Args:
+        engines: The engines whose CPU and memory are wanted.
+    """
+    wanted = tuple(engines)
+    pids = {engine.pid for engine in wanted}
+    oldest_s = time.monotonic() - DEFAULT_S
+
+    def is_enough(frame: Frame) -> bool:
+        read = {one.pid for one in frame.engines if FIRST_READING not in one.reasons.values()}
+        return frame.now_s >= oldest_s and frame.gpus.is_known and pids <= read
+
+    if not sampler.wait_for(is_enough, timeout=0):
+        with Watch(engines=lambda: wanted):
+            sampler.wait_for(is_enough, timeout=ANSWER_TIMEOUT_S)
+    snapshot = sampler.snapshot()
+    return replace(snapshot, engines=tuple(one for one in snapshot.engines if one.pid in pids))
