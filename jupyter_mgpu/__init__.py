@@ -35,6 +35,7 @@ _HOMES = {
     "predict": "training.predicting",
     "register_joblib": "joblib_backend",
     "report": "on_engine.context",
+    "snapshot": "snapshots",
     "spmd": "blocks",
     "TrainingOptions": "on_engine.training.options",
     "train": "training.fit",

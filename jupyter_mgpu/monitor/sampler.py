@@ -120,6 +120,11 @@ class Sampler:
         self._wake.set()
 
     @property
+    def is_running(self) -> bool:
+        """Whether the thread takes samples now."""
+        return self._thread is not None
+
+    @property
     def interval_s(self) -> float:
         """Seconds between two samples: the shortest that a watch wants."""
         with self._lock:

@@ -87,7 +87,7 @@ class Watch:
 
 
 def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
-    """Take one sample of everything, or use one of the last second.
+    """Take one sample of everything, or use the last one of a sampler that runs.
 
     Waits for a few seconds at most, also where the driver hangs.
 
@@ -96,7 +96,7 @@ def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
     """
     wanted = tuple(engines)
     pids = {engine.pid for engine in wanted}
-    oldest_s = time.monotonic() - DEFAULT_S
+    oldest_s = time.monotonic() - (sampler.interval_s if sampler.is_running else 0.0)
 
     def is_enough(frame: Frame) -> bool:
         read = {one.pid for one in frame.engines if FIRST_READING not in one.reasons.values()}
