@@ -66,3 +66,10 @@ def load_ipython_extension(shell: Any) -> None:
     from jupyter_mgpu.magics import register
 
     register(shell)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """Tell a Jupyter server what to load: nothing of it is imported in a kernel."""
+    from jupyter_mgpu.server.app import MgpuExtension
+
+    return [{"module": "jupyter_mgpu", "app": MgpuExtension}]

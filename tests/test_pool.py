@@ -150,7 +150,7 @@ def test_the_owner_answers_on_its_socket(pool: Pool) -> None:
     endpoint.ask(path, "cancel", task=task["id"])
     wait_until(future.cancelled)
     assert isinstance(endpoint.ask(path, "log", rank=0), str)
-    with pytest.raises(OwnerError, match="the owner knows: cancel, interrupt"):
+    with pytest.raises(OwnerError, match="the owner knows: cancel, diary, interrupt"):
         endpoint.ask(path, "dance")
     with pytest.raises(OwnerError, match="did not answer"):
         endpoint.ask("/nonexistent/owner.sock", "status")

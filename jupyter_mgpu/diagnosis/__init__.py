@@ -1,9 +1,8 @@
 """`doctor()`: looks at everything that a pool needs, and says what to do where it is missing."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.diagnosis.gpu_checks import checks_of_gpus
 from jupyter_mgpu.diagnosis.host_checks import check_shared_memory, checks_of_host
 from jupyter_mgpu.diagnosis.report import Check, Outcome, Report, failed
@@ -28,11 +27,8 @@ def doctor() -> Report:
 
 
 def _run(name: str, check: Callable[[], Check], timeout: float = CHECK_TIMEOUT_S) -> Check:
-    future: Future[Check] = Future()
-    # A daemon: what hangs in a system call must keep neither the report nor the process.
-    threading.Thread(target=_work, args=(future, check), name=f"doctor {name}", daemon=True).start()
     try:
-        return future.result(timeout)
+        return call_in_thread(check, f"doctor {name}").result(timeout)
     except TimeoutError:
         step = "Look what makes this machine wait: a network file system, a name server, a driver."
         return failed(name, f"It did not end in {timeout:g} s.", step)
@@ -40,10 +36,3 @@ def _run(name: str, check: Callable[[], Check], timeout: float = CHECK_TIMEOUT_S
         return failed(name, error.trouble.why, error.trouble.next_step)
     except Exception as error:  # noqa: BLE001 - a broken check must not cost the others
         return failed(name, f"It could not be checked: {error}.", "Please report this.")
-
-
-def _work(future: "Future[Check]", check: Callable[[], Check]) -> None:
-    try:
-        future.set_result(check())
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
-        future.set_exception(error)

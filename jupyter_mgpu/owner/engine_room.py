@@ -1,12 +1,10 @@
 """Starts the engines of a pool, notices their deaths, and puts new ones in their place."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
 
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.owner.engine_record import (
@@ -19,8 +17,6 @@ from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport.cluster import EngineProcess, PoolCluster
 
 MAX_FAILED_STARTS = 3
-
-Answer = TypeVar("Answer")
 
 Environment = Callable[[EngineRecord], dict[str, str]]
 """Makes the rendezvous variables of an engine that is about to start."""
@@ -129,7 +125,10 @@ class EngineRoom:
     async def _prove(self, engine: EngineRecord) -> None:
         """Ask CUDA, in a child with the engine's environment, which GPUs it would get."""
         if engine.plan.prove is not None:
-            engine.proven, error = await _in_thread(engine.plan.prove)
+            # It may hang in the driver: nothing ever waits for its thread.
+            answer = call_in_thread(engine.plan.prove, "mgpu-proof")
+            proof = await asyncio.wrap_future(answer)
+            engine.proven, error = proof
             if error is not None:
                 raise PoolStartError(error)
 
@@ -252,18 +251,3 @@ class EngineRoom:
         for process in ending:
             process.close()
         return [process.pid for process in left]
-
-
-async def _in_thread(function: Callable[[], Answer]) -> Answer:
-    """Call a function that may hang in the driver: nothing ever waits for its thread."""
-    answer: Future[Answer] = Future()
-    answer.set_running_or_notify_cancel()
-
-    def call() -> None:
-        try:
-            answer.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-            answer.set_exception(error)
-
-    threading.Thread(target=call, name="mgpu-proof", daemon=True).start()
-    return await asyncio.wrap_future(answer)

@@ -1,0 +1,42 @@
+"""Calls that may block, off the event loop: bounded, and apart for each pool."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.server.requests import RefusedError
+
+MOST_PER_POOL = 4
+MOST_IN_ALL = 32
+
+Answer = TypeVar("Answer")
+
+
+class Calls:
+    """Runs calls in threads. A pool that hangs holds up requests for that pool only."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, int] = {}
+
+    async def run(self, pool_id: str, function: Callable[[], Answer]) -> Answer:
+        """Run a call about a pool.
+
+        Raises:
+            RefusedError: If too many run already.
+            BaseException: What the call raises.
+        """
+        num_running = self._running.get(pool_id, 0)
+        if num_running >= MOST_PER_POOL or sum(self._running.values()) >= MOST_IN_ALL:
+            raise RefusedError(
+                503, f"{num_running} requests for this pool are under way. Try again in a moment."
+            )
+        self._running[pool_id] = num_running + 1
+        call = asyncio.wrap_future(call_in_thread(function, "mgpu-request"))
+        call.add_done_callback(lambda _: self._ended(pool_id))
+        return await asyncio.shield(call)
+
+    def _ended(self, pool_id: str) -> None:
+        self._running[pool_id] -= 1
+        if not self._running[pool_id]:
+            del self._running[pool_id]

@@ -1,0 +1,81 @@
+"""Follows the GPUs, the host and the engines' processes while somebody watches."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jupyter_mgpu.control import FoundPool
+from jupyter_mgpu.monitor import EngineProcess, GpuUse, Watch
+from jupyter_mgpu.server import gpu_rows
+from jupyter_mgpu.server.document import Row
+
+HISTORY = ("utilization", "memory_used", "power", "temperature")
+
+
+class GpusWatch:
+    """One watch of this process's sampler for all clients.
+
+    Args:
+        interval_s: Seconds between two samples.
+        on_sample: Called, in the sampler's thread, with each new sample.
+    """
+
+    def __init__(self, interval_s: float, on_sample: Callable[[], None]) -> None:
+        self._identity = gpu_rows.host_identity()
+        self._engines: tuple[EngineProcess, ...] = ()
+        self._ids_by_pid: dict[int, str] = {}
+        self._ids_by_name: dict[str, str | None] = {}
+        self._watch = Watch(
+            interval_s, engines=lambda: self._engines, on_sample=lambda _: on_sample()
+        )
+
+    def follow(self, pools: Iterable[FoundPool]) -> None:
+        """Take note of the engines whose processes are wanted."""
+        pools = list(pools)
+        engines = [(pool, engine) for pool in pools for engine in pool.engines]
+        self._engines = tuple(EngineProcess(e.pid, pool.id, e.rank) for pool, e in engines)
+        self._ids_by_pid = {engine.pid: pool.id for pool, engine in engines}
+        names = [pool.name for pool in pools]
+        self._ids_by_name = {pool.name: pool.id for pool in pools if names.count(pool.name) == 1}
+
+    def set_interval(self, interval_s: float) -> None:
+        """Sample as often as the quickest client wants."""
+        self._watch.interval_s = interval_s
+
+    def sections(self) -> dict[str, Mapping[str, Row]]:
+        """Return the sections `host`, `gpus` and `telemetry`; never waits for the driver."""
+        snapshot = self._watch.snapshot()
+        telemetry = {
+            "trouble": snapshot.trouble,
+            "driver": snapshot.driver_version,
+            "interval_s": self._watch.interval_s,
+        }
+        return {
+            "host": {"host": gpu_rows.host_row(snapshot.host, self._identity)},
+            "gpus": gpu_rows.gpu_rows(snapshot, self._pool_of),
+            "telemetry": {"gpus": telemetry},
+        }
+
+    def engine_cpu(self) -> dict[int, float | None]:
+        """Return the share of a core that each engine's process takes, in percent, by its pid."""
+        return {engine.pid: engine.cpu_percent for engine in self._watch.snapshot().engines}
+
+    def _pool_of(self, use: GpuUse) -> str | None:
+        return self._ids_by_pid.get(use.pid) or self._ids_by_name.get(use.pool or "")
+
+    def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> Any:
+        """Return the last values of each GPU, newest last, None where there was none."""
+        uuids = [gpu.uuid for gpu in self._watch.snapshot().gpus if gpu.uuid]
+        return {
+            "step_s": self._watch.interval_s,
+            "gpus": {
+                uuid: {
+                    field: self._watch.series(uuid, gpu_rows.FIELDS[field], num_points).values
+                    for field in fields
+                }
+                for uuid in uuids
+            },
+        }
+
+    def close(self) -> None:
+        """Let the sampler end, if nobody else wants it."""
+        self._watch.close()

@@ -1,0 +1,71 @@
+"""One pool's owner, asked again and again over one connection."""
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import Any
+
+from jupyter_mgpu.control import FoundPool
+
+MOST_BYTES = 8 * 2**20
+"""An answer describes a few hundred tasks at most."""
+SILENT_S = 1.0
+QUESTION = b'{"op": "look"}\n'
+
+
+class PoolLink:
+    """Asks one owner how its pool is. While an answer is due nothing more is asked.
+
+    So a hung owner costs one waiting coroutine, and is seen at once when it goes on.
+
+    Attributes:
+        pool: What the pool's record told last.
+        answer: Its last answer, None before the first.
+    """
+
+    def __init__(self, pool: FoundPool) -> None:
+        self.pool = pool
+        self.answer: dict[str, Any] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._unanswered_since_s: float | None = None
+
+    @property
+    def silent_s(self) -> float | None:
+        """How long it has been silent, None while it answers."""
+        since_s = self._unanswered_since_s
+        silent_s = 0.0 if since_s is None else time.monotonic() - since_s
+        return silent_s if silent_s >= SILENT_S else None
+
+    def ask(self) -> "asyncio.Task[None]":
+        """Ask now, unless an answer is due; the task is done when it has come or failed."""
+        if self._asking is None or self._asking.done():
+            self._unanswered_since_s = self._unanswered_since_s or time.monotonic()
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return self._asking
+
+    async def _ask(self) -> None:
+        try:
+            if self._streams is None:
+                path = str(self.pool.socket)
+                self._streams = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
+            reader, writer = self._streams
+            writer.write(QUESTION)
+            await writer.drain()
+            self.answer = json.loads(await reader.readline())["value"]
+            self._unanswered_since_s = None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            self._drop_connection()  # it ended, or is of another version
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+        self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        if self._streams is not None:
+            with contextlib.suppress(OSError):
+                self._streams[1].close()
+            self._streams = None

@@ -1,0 +1,191 @@
+"""Pools, engines and tasks as flat rows of plain JSON values."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jupyter_mgpu.control import FoundEngine, FoundPool
+from jupyter_mgpu.server.document import Row
+from jupyter_mgpu.server.kernels import KernelFacts
+
+_GPU = re.compile(r"GPU (\d+) \([^)]*\)")
+_DEFAULT_NAME = "pool"
+_MOST_METRICS = 50
+
+Answer = Mapping[str, Any] | None
+
+
+def pool_row(
+    pool: FoundPool, answer: Answer, silent_s: float | None, kernel: KernelFacts
+) -> dict[str, Any]:
+    """Describe a pool.
+
+    Args:
+        pool: What its record tells.
+        answer: What its owner has answered last, None before the first time.
+        silent_s: How long the owner has been silent, None while it answers.
+        kernel: What the server knows of its kernel.
+    """
+    status = answer["status"] if answer else {}
+    engines: Sequence[Mapping[str, Any]] = status.get("engines", ())
+    state, words = _state(pool, engines, silent_s)
+    return {
+        "name": pool.name,
+        "state": state,
+        "state_words": words,
+        "kernel_id": pool.kernel_id,
+        "kernel_pid": pool.kernel_pid,
+        "kernel_state": kernel.state,
+        "here": kernel.here,
+        "notebook": pool.notebook,
+        "notebook_path": kernel.path,
+        "started": _epoch_s(pool.started),
+        "num_engines": len(engines) or len(pool.engines),
+        "running": status.get("running"),
+        "queued": status.get("queued"),
+        "hidden_tasks": answer["hidden"] if answer else 0,
+        "idle_timeout_s": status.get("idle_timeout_s"),
+        "generation": status.get("generation"),
+        "silent_s": None if silent_s is None else round(silent_s),
+        "code": _code(pool),
+    }
+
+
+def _state(
+    pool: FoundPool, engines: Sequence[Mapping[str, Any]], silent_s: float | None
+) -> tuple[str, str]:
+    """Say how a pool is, in one word and in words for people."""
+    if pool.is_orphaned:
+        left = "1 engine is" if len(pool.engines) == 1 else f"{len(pool.engines)} engines are"
+        return "orphaned", f"Its kernel has died; {left} left. Stop cleans up."
+    if silent_s is not None:
+        return "silent", "Its kernel does not answer: it is stopped, or hangs."
+    states = [engine["state"] for engine in engines]
+    if not states or "starting" in states:
+        ready = sum(state not in ("starting", "dead") for state in states)
+        return "starting", f"starting, {ready} of {len(states) or len(pool.engines)} engines ready"
+    if "dead" in states:
+        return "degraded", f"{len(states) - states.count('dead')} of {len(states)} engines"
+    if "busy" in states or "stopping" in states:
+        return "busy", f"busy, {len(states) - states.count('idle')} of {len(states)} engines"
+    return "ready", "ready"
+
+
+def _code(pool: FoundPool) -> str:
+    """Write the line that starts such a pool."""
+    gpus = [_GPU.fullmatch(engine.device) for engine in pool.engines]
+    numbers = [found[1] for found in gpus if found]
+    parts = ["%parpool", str(max(1, len(pool.engines)))]
+    if numbers and len(set(numbers)) == len(pool.engines):
+        parts += ["--gpus", ",".join(numbers)]
+    if pool.name != _DEFAULT_NAME:
+        parts += ["--name", pool.name]
+    return " ".join(parts)
+
+
+def engine_rows(
+    pool: FoundPool, answer: Answer, *, is_live: bool, gpu_ids: Mapping[str, str]
+) -> dict[str, Row]:
+    """Describe a pool's engines.
+
+    Args:
+        pool: What its record tells.
+        answer: What its owner has answered last.
+        is_live: Whether the owner still answers: otherwise the record tells more than it.
+        gpu_ids: The ids of GPU rows by their label, such as `GPU 3`.
+    """
+    if not is_live or not answer:
+        rows = [_bare_engine(engine) for engine in pool.engines]
+    else:
+        ids = _running_ids(answer["tasks"])
+        rows = [_engine(engine, ids) for engine in answer["status"]["engines"]]
+    return {
+        f"{pool.id}/{row['rank']}": {
+            **row,
+            "pool": pool.id,
+            "gpus": _gpus_of(row["device"], gpu_ids),
+        }
+        for row in rows
+    }
+
+
+def _engine(engine: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "rank": engine["rank"],
+        "device": engine["device"],
+        "pid": engine["pid"],
+        "state": engine["state"],
+        "task": engine["task"],
+        "task_id": ids.get(engine["task"] or ""),
+        "proven": engine["proven"],
+        "rss": engine["rss_bytes"],
+        "starts": engine["starts"],
+    }
+
+
+def _bare_engine(engine: FoundEngine) -> dict[str, Any]:
+    unknown = dict.fromkeys(("task", "task_id", "proven", "rss", "starts"))
+    known = {"rank": engine.rank, "device": engine.device, "pid": engine.pid, "state": "unknown"}
+    return {**known, **unknown}
+
+
+def _running_ids(tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the ids of running tasks by name, where a name is of one of them only."""
+    running = [task for task in tasks if task["state"] == "running"]
+    names = [task["name"] for task in running]
+    return {task["name"]: task["id"] for task in running if names.count(task["name"]) == 1}
+
+
+def _gpus_of(device: str, gpu_ids: Mapping[str, str]) -> list[str] | None:
+    labels = [part.partition(" (")[0] for part in device.split("), ")]
+    found = [gpu_ids[label] for label in labels if label in gpu_ids]
+    return found or None
+
+
+def task_rows(pool: FoundPool, answer: Answer) -> dict[str, Row]:
+    """Describe a pool's tasks: running, queued, and the last that ended, newest first."""
+    if not answer:
+        return {}
+    tasks = sorted(answer["tasks"], key=lambda task: task["state"] != "running")
+    return {
+        f"{pool.id}/{task['id']}": _task(pool, task, order)
+        for order, task in enumerate([*tasks, *answer["ended"]])
+    }
+
+
+def _task(pool: FoundPool, task: Mapping[str, Any], order: int) -> dict[str, Any]:
+    metrics = dict(task["last_metrics"])
+    step = metrics.pop("step", None)
+    return {
+        "pool": pool.id,
+        "id": task["id"],
+        "name": task["name"],
+        "kind": task["kind"],
+        "state": task["state"],
+        "rank": task["rank"],
+        "created": _epoch_s(task["created"]),
+        "started": _epoch_s(task["started"]),
+        "finished": _epoch_s(task.get("finished")),
+        "progress": _plain(task["progress"]),
+        "step": _plain(step),
+        "metrics": {name: _plain(metrics[name]) for name in list(metrics)[:_MOST_METRICS]},
+        "error": task.get("error"),
+        "order": order,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON knows: numbers that are none become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _epoch_s(text: str | None) -> float | None:
+    """Turn ISO 8601 text into seconds since the epoch."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

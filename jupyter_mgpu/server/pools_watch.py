@@ -1,0 +1,87 @@
+"""Follows every pool of this user while somebody watches."""
+
+import asyncio
+from collections.abc import Mapping
+
+from jupyter_mgpu.control import FoundPool, find_pools
+from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.server import pool_rows
+from jupyter_mgpu.server.document import Row
+from jupyter_mgpu.server.kernels import Kernels
+from jupyter_mgpu.server.pool_link import PoolLink
+
+ANSWER_S = 0.1
+"""How long a state waits for the owners' answers; a late one is in the next state."""
+
+
+class PoolsWatch:
+    """The pools of this user: found by their records, asked through their owners.
+
+    Args:
+        kernels: What the server knows of kernels.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._links: dict[str, PoolLink] = {}
+        self._scan: asyncio.Future[list[FoundPool]] | None = None
+
+    @property
+    def pools(self) -> list[FoundPool]:
+        """The pools that were found last."""
+        return [link.pool for link in self._links.values()]
+
+    async def look(self) -> None:
+        """Find the pools and ask their owners; returns within a fraction of a second."""
+        await self._find()
+        asked = {
+            link.ask()
+            for link in self._links.values()
+            if not link.pool.is_orphaned and link.silent_s is None
+        }
+        for link in self._links.values():
+            if link.silent_s is not None and not link.pool.is_orphaned:
+                link.ask()  # nobody waits for a silent one
+        if asked:
+            await asyncio.wait(asked, timeout=ANSWER_S)
+
+    async def _find(self) -> None:
+        """Read the records in a thread: the folder may be on a network that hangs."""
+        if self._scan is None:
+            self._scan = asyncio.wrap_future(call_in_thread(find_pools, "mgpu-records"))
+        await asyncio.wait({self._scan}, timeout=ANSWER_S)
+        if self._scan.done():
+            if self._scan.exception() is None:
+                self._take(self._scan.result())
+            self._scan = None
+
+    def _take(self, pools: list[FoundPool]) -> None:
+        found = {pool.id: pool for pool in pools}
+        for pool_id in [pool_id for pool_id in self._links if pool_id not in found]:
+            self._links.pop(pool_id).close()
+        for pool_id, pool in found.items():
+            self._links.setdefault(pool_id, PoolLink(pool)).pool = pool
+
+    async def rows(self, gpu_ids: Mapping[str, str]) -> dict[str, dict[str, Row]]:
+        """Return the sections `pools`, `engines` and `tasks`.
+
+        Args:
+            gpu_ids: The ids of GPU rows by their label.
+        """
+        sections: dict[str, dict[str, Row]] = {"pools": {}, "engines": {}, "tasks": {}}
+        for link in self._links.values():
+            pool, answer, silent_s = link.pool, link.answer, link.silent_s
+            kernel = await self._kernels.facts(pool.kernel_id)
+            is_live = silent_s is None and not pool.is_orphaned
+            sections["pools"][pool.id] = pool_rows.pool_row(pool, answer, silent_s, kernel)
+            sections["engines"] |= pool_rows.engine_rows(
+                pool, answer, is_live=is_live, gpu_ids=gpu_ids
+            )
+            sections["tasks"] |= pool_rows.task_rows(pool, answer)
+        return sections
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
