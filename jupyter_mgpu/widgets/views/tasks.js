@@ -1,0 +1,160 @@
+// @ts-check
+/** The view of all tasks: what runs, how far, how good; a task opens to its diary. */
+
+import { clock, duration, grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
+import { makeProgress, makeSparkline, makeState } from "./marks.js";
+import { makeAskingButton, makeButton, makeLane, show } from "./frame.js";
+
+const TASKS_WORDS = {
+  title: "Tasks",
+  queued: "queued", running: "running", finished: "finished", failed: "failed", cancelled: "cancelled",
+  stopping: "stopping",
+  countOf: "{n} {state}",
+  rank: "rank {rank}", pool: "pool {name}",
+  progress: "Progress of {name}",
+  percentEta: "{n} %", eta: "{time} left", took: "took {time}", runs: "since {time}", waits: "waits since {time}",
+  ended: "ended {time}",
+  metric: "{name} {value}",
+  curve: "{name} of {task}: first {first}, now {last}, lowest {low}, highest {high}",
+  stop: "Stop", cancel: "Cancel…", doCancel: "Cancel the task",
+  stopHint: "Asks the task to stop by itself; what it returns is kept.",
+  askCancel: "Cancel {name}? What it has done so far is lost.",
+  askCancelQueued: "Cancel {name}? It has not begun.",
+  diary: "Diary of {name}", noDiary: "It has printed nothing.",
+  hidden: ["{n} older task is not shown.", "{n} older tasks are not shown."],
+  none: "No task yet. Start one with mgpu.parfeval(function) or a cell with %%parfeval.",
+  newsFinished: "{name} is finished", newsFailed: "{name} failed", newsCancelled: "{name} is cancelled",
+};
+
+const STATES = ["running", "queued", "finished", "failed", "cancelled"];
+const METRICS_SHOWN = 3;
+
+/** @param {import("./frame.js").Frame} frame */
+function buildTasks({ root, t, send }) {
+  const counts = make("span", "mgpu-facts");
+  const list = make("ul", "mgpu-lanes mgpu-scroll");
+  const hint = make("p", "mgpu-hint");
+  root.append(make("div", "mgpu-head", make("strong", "mgpu-name", t("title")), counts), list, hint);
+  const rows = keyed(list, (task) => task.id, () => makeTask(t, send));
+  return {
+    /** @param {any} now */
+    draw(now) {
+      setText(counts, STATES.filter((state) => now.counts[state])
+        .map((state) => t("countOf", { n: grouped(now.counts[state]), state: t(state) })).join(" · "));
+      rows.update(now.tasks.map((/** @type {any} */ task) => ({ ...task, isLive: !now.final, at: now.at })));
+      setText(hint, now.tasks.length ? (now.hidden ? t("hidden", { n: now.hidden }) : "") : t("none"));
+      setShown(hint, hint.textContent !== "");
+    },
+    /** @param {any} before @param {any} now */
+    news(before, now) {
+      const states = new Map(before.tasks.map((/** @type {any} */ task) => [task.id, task.state]));
+      const keys = /** @type {Record<string, string>} */ ({ finished: "newsFinished", failed: "newsFailed", cancelled: "newsCancelled" });
+      return now.tasks.flatMap((/** @type {any} */ { id, name, state }) =>
+        states.has(id) && states.get(id) !== state && keys[state] ? [t(keys[state], { name })] : []);
+    },
+    expectsNews: (/** @type {any} */ now) => Boolean(now.counts.running),
+  };
+}
+
+/** @param {import("./parts.js").Translate} t @param {(action: object) => void} send */
+function makeTask(t, send) {
+  /** @type {any} */
+  let task = null;
+  const state = makeState();
+  const name = make("span", "mgpu-lane-name");
+  const where = make("span", "mgpu-lane-device");
+  const times = make("span", "mgpu-lane-times");
+  const error = make("span", "mgpu-lane-error");
+  const lane = makeLane(state.node, name, where, times, error);
+  const progress = makeProgress();
+  const metrics = make("span", "mgpu-metrics");
+  const spark = makeSparkline();
+  const stop = makeButton(t("stop"), () => send({ action: "request_stop", task: task.id }));
+  stop.title = t("stopHint");
+  const place = make("div", "mgpu-questions");
+  const cancel = makeAskingButton({
+    t, words: t("cancel"), confirm: t("doCancel"), place,
+    question: () => t(task.state === "queued" ? "askCancelQueued" : "askCancel", { name: task.name }),
+    onConfirm: () => send({ action: "cancel", task: task.id }),
+  });
+  lane.side.append(progress.node, spark.node, metrics, make("span", "mgpu-buttons", stop, cancel.button));
+  lane.node.append(place);
+  const full = make("p", "mgpu-error");
+  const diary = makeDiary();
+  lane.body.append(full, diary.node);
+  lane.details.addEventListener("toggle", () => lane.details.open && drawDiary());
+  return {
+    node: lane.node,
+    /** @param {any} now */
+    update(now) {
+      task = now;
+      state.update(now.state, t(now.state));
+      setText(name, now.name);
+      setAttribute(name, "title", now.name);
+      setText(where, [now.rank !== null && t("rank", { rank: now.rank }), now.pool && t("pool", { name: now.pool })]
+        .filter(Boolean).join(" · "));
+      setText(times, timesOf(t, now));
+      const words = now.error ?? "";
+      setText(error, words.trim().split("\n")[0]);
+      setShown(error, words !== "");
+      setText(full, words);
+      setShown(full, words.trim().includes("\n"));
+      const isRunning = now.state === "running" || now.state === "stopping";
+      setShown(progress.node, isRunning && now.progress !== null);
+      const percent = t("percentEta", { n: Math.floor(100 * (now.progress ?? 0)) });
+      progress.update(t("progress", { name: now.name }), now.progress, percent);
+      setText(metrics, Object.entries(now.metrics ?? {}).slice(0, METRICS_SHOWN)
+        .map(([key, value]) => t("metric", { name: key, value: metric(/** @type {number} */ (value)) })).join("  "));
+      drawCurve(now);
+      if (lane.details.open) drawDiary();
+      setShown(stop, now.isLive && isRunning);
+      cancel.update(now.isLive && (isRunning || now.state === "queued"));
+    },
+  };
+
+  function drawDiary() {
+    diary.update(t("diary", { name: task.name }), task.diary || t("noDiary"));
+  }
+  /** @param {any} now */
+  function drawCurve({ curve, name: called }) {
+    setShown(spark.node, Boolean(curve && curve.values.length > 1));
+    if (!curve || !curve.values.length) return;
+    const known = curve.values.filter((/** @type {any} */ value) => value !== null);
+    spark.update(curve.values, {
+      label: () => t("curve", {
+        name: curve.name, task: called, first: metric(known[0]), last: metric(known[known.length - 1]),
+        low: metric(Math.min(...known)), high: metric(Math.max(...known)),
+      }),
+    });
+  }
+}
+
+/** When, in words. @param {import("./parts.js").Translate} t @param {any} task */
+function timesOf(t, task) {
+  if (task.state === "queued") return t("waits", { time: clock(task.created) });
+  if (task.finished !== null && task.finished !== undefined) {
+    const ended = t("ended", { time: clock(task.finished) });
+    return task.started ? `${t("took", { time: duration(task.finished - task.started) })} · ${ended}` : ended;
+  }
+  const left = task.eta_s === null || task.eta_s === undefined ? [] : [t("eta", { time: duration(task.eta_s) })];
+  return [task.started && duration(task.at - task.started), ...left].filter(Boolean).join(" · ");
+}
+
+/** The last lines that a task printed. It stays at its end unless somebody scrolled up. */
+function makeDiary() {
+  const node = make("pre", "mgpu-diary");
+  node.tabIndex = 0;
+  node.setAttribute("role", "region");
+  return {
+    node,
+    /** @param {string} label @param {string} text */
+    update(label, text) {
+      const isAtEnd = node.scrollHeight - node.scrollTop - node.clientHeight < 4;
+      setAttribute(node, "aria-label", label);
+      setText(node, text);
+      if (isAtEnd) node.scrollTop = node.scrollHeight;
+    },
+  };
+}
+
+export default { render: (/** @type {any} */ host) => show(host, "tasks", TASKS_WORDS, buildTasks) };

@@ -1,0 +1,120 @@
+// @ts-check
+/** The view of one training: how the network learns, how far it is, and the buttons to end it. */
+
+import { clock, duration, grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
+import { makeProgress, makeState } from "./marks.js";
+import { makeButton, show } from "./frame.js";
+import { CHART_WORDS, makeChart, makeControls } from "./chart.js";
+import { chartGroups } from "./curves.js";
+
+const TRAINING_WORDS = {
+  ...CHART_WORDS,
+  title: "Training {name}",
+  queued: "queued", running: "running", finished: "finished", failed: "failed", cancelled: "cancelled",
+  stopping: "stopping",
+  epoch: "Epoch", step: "step {n}", stepFact: "Step", elapsed: "Elapsed", left: "Left", rate: "Learning rate",
+  speed: "Samples/s", hardware: "Hardware", best: "Best", began: "Began", training: "training", validation: "validation",
+  of: "{n} / {total}", bestAt: "{name} {value} at step {step}", unknown: "n/a",
+  progress: "Progress of {name}", percent: "{n} %",
+  stopAfterEpoch: "Stop after epoch", stopNow: "Stop now",
+  stopAfterEpochHint: "Ends after this epoch and keeps the network.", stopNowHint: "Ends after this step and keeps the network.",
+  noCurves: "Nothing is measured yet.",
+  newsFinished: "Training {name} is finished", newsFailed: "Training {name} failed", newsCancelled: "Training {name} is cancelled",
+};
+
+const ENDED = ["finished", "failed", "cancelled"];
+
+/** @param {import("./frame.js").Frame} frame */
+function buildTraining({ root, t, send }) {
+  /** @type {any} */
+  let training = null;
+  const name = make("strong", "mgpu-name");
+  const state = makeState();
+  const act = (/** @type {string} */ action) => send({ action, task: training.task_id ?? training.id });
+  const afterEpoch = makeButton(t("stopAfterEpoch"), () => act("stop_after_epoch"));
+  const now = makeButton(t("stopNow"), () => act("request_stop"));
+  afterEpoch.title = t("stopAfterEpochHint");
+  now.title = t("stopNowHint");
+  const progress = makeProgress();
+  const error = make("p", "mgpu-error");
+  const facts = make("dl", "mgpu-table");
+  const controls = makeControls(t, () => training && drawCharts());
+  const charts = make("div", "mgpu-charts");
+  const notes = make("p", "mgpu-hint");
+  root.append(
+    make("div", "mgpu-head", name, state.node, make("span", "mgpu-buttons", afterEpoch, now)),
+    progress.node, error, facts, controls.node, charts, notes,
+  );
+  const rows = keyed(facts, (fact) => fact[0], makeFact);
+  const plots = keyed(charts, (group) => group.title, () => makeChart(t, 200));
+
+  function drawCharts() {
+    const names = { training: t("training"), validation: t("validation") };
+    plots.update(chartGroups(training.curves, names).map((group) => ({
+      ...group, weight: controls.weight(), log: controls.isLog(), bands: training.epoch_steps,
+    })));
+  }
+  return {
+    /** @param {any} next */
+    draw(next) {
+      training = next;
+      setText(name, t("title", { name: next.name }));
+      state.update(next.state, t(next.state) + (next.outcome ? `: ${next.outcome}` : ""));
+      const isLive = !next.final && next.state === "running";
+      setShown(afterEpoch, isLive);
+      setShown(now, isLive);
+      const share = next.steps ? (next.step ?? 0) / next.steps : null;
+      setShown(progress.node, share !== null && !ENDED.includes(next.state));
+      progress.update(t("progress", { name: next.name }), share, t("percent", { n: Math.floor(100 * (share ?? 0)) }));
+      setText(error, next.error ?? "");
+      setShown(error, Boolean(next.error));
+      rows.update(factsOf(t, next));
+      setShown(controls.node, next.curves.length > 0);
+      setText(notes, [!next.curves.length && t("noCurves"), ...next.notes].filter(Boolean).join(" "));
+      setShown(notes, notes.textContent !== "");
+      drawCharts();
+    },
+    /** @param {any} before @param {any} next */
+    news(before, next) {
+      const keys = /** @type {Record<string, string>} */ ({ finished: "newsFinished", failed: "newsFailed", cancelled: "newsCancelled" });
+      return before.state !== next.state && keys[next.state] ? [t(keys[next.state], { name: next.name })] : [];
+    },
+    expectsNews: (/** @type {any} */ next) => next.state === "running",
+    destroy: () => plots.destroy(),
+  };
+}
+
+/** The pairs of the table; each keeps its place. @param {import("./parts.js").Translate} t @param {any} training */
+function factsOf(t, training) {
+  const { epoch, epochs, step, steps, best } = training;
+  const of = (/** @type {number|null} */ n, /** @type {number|null} */ total) =>
+    n === null ? t("unknown") : total === null ? grouped(n) : t("of", { n: grouped(n), total: grouped(total) });
+  const number = (/** @type {number|null} */ value) => (value === null ? t("unknown") : metric(value));
+  const pairs = [
+    [t("epoch"), of(epoch, epochs)], [t("stepFact"), of(step, steps)],
+    [t("elapsed"), duration(training.elapsed_s)], [t("left"), duration(training.eta_s)],
+    [t("speed"), training.samples_per_s === null ? t("unknown") : grouped(training.samples_per_s)],
+    [t("rate"), number(training.rate)],
+  ];
+  if (best) pairs.push([t("best"), t("bestAt", { name: best.name, value: metric(best.value), step: grouped(best.step) }), "mgpu-fact-wide"]);
+  if (training.started) pairs.push([t("began"), clock(training.started)]);
+  pairs.push([t("hardware"), training.environment ?? t("unknown")]);
+  return pairs;
+}
+
+function makeFact() {
+  const term = make("dt");
+  const value = make("dd");
+  const node = make("div", "mgpu-fact", term, value);
+  return {
+    node,
+    /** @param {string[]} fact */
+    update([words, text, width = ""]) {
+      setAttribute(node, "class", `mgpu-fact ${width}`);
+      setText(term, words);
+      setText(value, text);
+    },
+  };
+}
+
+export default { render: (/** @type {any} */ host) => show(host, "training", TRAINING_WORDS, buildTraining) };
