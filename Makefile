@@ -67,7 +67,7 @@ clean:
 	rm -rf build .venv .venv-oldest .venv-bench .mypy_cache .ruff_cache .pytest_cache
 
 $(READY): pyproject.toml constraints.txt $(LABEXTENSION)
-	scripts/bootstrap.sh $(VENV) constraints.txt test
+	scripts/bootstrap.sh $(VENV) constraints.txt test,libraries
 	@touch $@
 
 $(READY_OLDEST): pyproject.toml constraints-oldest.txt $(LABEXTENSION)

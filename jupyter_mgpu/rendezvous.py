@@ -173,6 +173,8 @@ class Rendezvous:
             "MGPU_LOCAL_RANK": str(rank),
             "MGPU_SHARES_GPU": str(int(shares_gpu)),
             "JAX_COORDINATOR_ADDRESS": f"{self.address}:{self._jax_port}",
+            # Else it listens on all interfaces.
+            "JAX_COORDINATOR_BIND_ADDRESS": f"{self.address}:{self._jax_port}",
             "JAX_PROCESS_ID": str(rank),
             "JAX_NUM_PROCESSES": str(world_size),
         }

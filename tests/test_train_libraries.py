@@ -1,129 +1,17 @@
-"""Other ways to train in a pool: a hand-written DDP loop, Lightning's and transformers' Trainer."""
+"""Other ways to train in a pool, each in `%%spmd` cells: an own loop, and other projects' loops."""
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import library_loops
 import pytest
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.distributed import DistributedSampler
+from library_loops import NUM_EPOCHS, NUM_ROWS
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.pool import Pool
-
-NUM_ROWS, NUM_EPOCHS = 60, 2
-
-
-class Numbered(Dataset):
-    """Samples that say which they are."""
-
-    def __len__(self) -> int:
-        return NUM_ROWS
-
-    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        stream = torch.Generator().manual_seed(row)
-        return {"row": torch.tensor(row), "x": torch.randn(4, generator=stream)}
-
-
-class Net(nn.Module):
-    """A network that keeps the numbers of the samples that it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        self.rows: list[int] = []
-
-    def forward(self, x: torch.Tensor, row: torch.Tensor) -> dict[str, torch.Tensor]:
-        self.rows += row.tolist()
-        return {"loss": (self.layer(x).squeeze(1) - x.sum(1)).square().mean()}
-
-
-Found = tuple[int, list[int], list[float]]
-"""World size, samples seen, weights at the end."""
-
-
-def found_by(net: Net, world_size: int) -> Found:
-    return world_size, net.rows, net.layer.weight.flatten().tolist()
-
-
-def train_by_hand() -> Found:
-    torch.distributed.init_process_group()
-    torch.manual_seed(context.require().rank)  # DDP makes the weights equal
-    net = Net()
-    parallel = DistributedDataParallel(net)
-    sgd = torch.optim.SGD(parallel.parameters(), 0.05)
-    sampler = DistributedSampler(Numbered())
-    for epoch in range(NUM_EPOCHS):
-        sampler.set_epoch(epoch)
-        for batch in DataLoader(Numbered(), 4, sampler=sampler):
-            sgd.zero_grad()
-            parallel(**batch)["loss"].backward()
-            sgd.step()
-    return found_by(net, torch.distributed.get_world_size())
-
-
-def train_by_lightning() -> Found:
-    from lightning.pytorch import LightningModule, Trainer
-
-    from jupyter_mgpu.integrations.lightning import ReportCallback
-
-    class Module(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            loss = self.net(**batch)["loss"]
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.05)
-
-    engine = context.require()
-    module = Module()
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=1,
-        num_nodes=engine.world_size,
-        strategy="ddp" if engine.world_size > 1 else "auto",
-        max_epochs=NUM_EPOCHS if engine.world_size > 1 else 10**6,
-        callbacks=[ReportCallback()],
-        log_every_n_steps=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, DataLoader(Numbered(), 4, shuffle=True))
-    return found_by(module.net, trainer.world_size)
-
-
-def train_by_transformers(folder: str) -> Found:
-    from transformers import Trainer, TrainingArguments
-
-    from jupyter_mgpu.integrations.transformers import ReportCallback
-
-    net = Net()
-    args = TrainingArguments(
-        output_dir=folder,
-        use_cpu=True,
-        num_train_epochs=NUM_EPOCHS if context.require().world_size > 1 else 10**6,
-        per_device_train_batch_size=4,
-        learning_rate=0.05,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-    )
-    trainer = Trainer(net, args, train_dataset=Numbered(), callbacks=[ReportCallback()])
-    trainer.train()
-    return found_by(net, args.world_size)
+from notebooks import Notebook, notebook, wait_until
 
 
 def needs(name: str) -> Any:
@@ -131,48 +19,71 @@ def needs(name: str) -> Any:
     return pytest.mark.skipif(is_missing, reason=f"{name} is not installed")
 
 
+LIGHTNING = pytest.param("by_lightning()", marks=needs("lightning"), id="Lightning")
+TRANSFORMERS = pytest.param(
+    "by_transformers({folder!r})", marks=needs("transformers"), id="transformers"
+)
 WAYS = [
-    train_by_hand,
-    pytest.param(train_by_lightning, marks=needs("lightning")),
-    pytest.param(train_by_transformers, marks=[needs("transformers"), needs("accelerate")]),
+    pytest.param("by_hand()", id="by hand"),
+    pytest.param("by_fabric()", marks=needs("lightning"), id="Fabric"),
+    LIGHTNING,
+    pytest.param("by_accelerate()", marks=needs("accelerate"), id="Accelerate"),
+    TRANSFORMERS,
 ]
 
 
-def arguments(way: Any, folder: Path) -> tuple[str, ...]:
-    return (str(folder),) if way is train_by_transformers else ()
+@pytest.fixture(scope="module")
+def loops() -> Iterator[Notebook]:
+    """A notebook beside the loops, with a pool of two."""
+    with notebook(cwd=str(Path(__file__).parent)) as opened:
+        opened.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\n%parpool 2")
+        yield opened
 
 
+def check_found(found: Any, world_size: int) -> None:
+    """Demand one group of all ranks, equal weights, and each sample once per epoch."""
+    assert [size for size, _, _ in found] == [world_size] * world_size
+    assert all(weights == found[0][2] for _, _, weights in found)
+    per_epoch = NUM_ROWS // world_size
+    for epoch in range(NUM_EPOCHS):
+        part = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+        assert sorted(row for _, rows, _ in found for row in rows[part]) == [*range(NUM_ROWS)]
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loop_of_ones_own_runs_twice_in_a_pool(trio: Pool, tmp_path: Path, way: Any) -> None:
+def test_a_loop_that_is_not_ours_runs_twice_in_a_pool(
+    loops: Notebook, tmp_path: Path, way: str
+) -> None:
+    call = way.format(folder=str(tmp_path))
     for _ in range(2):
-        found = list(mgpu.spmd(way, *arguments(way, tmp_path), pool=trio))
+        loops.check(f"%%spmd\nimport library_loops\nfound = library_loops.{call}", timeout=200)
 
-        assert [world_size for world_size, _, _ in found] == [3] * 3
-        assert found[0][2] == found[1][2] == found[2][2]
-        per_epoch = NUM_ROWS // 3
-        for epoch in range(NUM_EPOCHS):
-            part = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-            assert sorted(row for _, rows, _ in found for row in rows[part]) == [*range(NUM_ROWS)]
+        check_found(loops.value("list(mgpu.current_pool()['found'])"), 2)
 
 
 @pytest.fixture(scope="module")
-def solo():
+def solo() -> Iterator[Pool]:
     """One engine."""
     pool = mgpu.parpool(1, name="solo")
     yield pool
     pool.shutdown(wait_for_tasks=False)
 
 
-@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("after", ["step", "epoch"])
+@pytest.mark.parametrize("way", [LIGHTNING, TRANSFORMERS])
 def test_callbacks_report_and_end_a_trainer_when_asked_to(
-    solo: Pool, tmp_path: Path, way: Any
+    solo: Pool, tmp_path: Path, way: str, after: Any
 ) -> None:
-    from notebooks import wait_until
+    name, _, arguments = way.partition("(")
+    folder = [str(tmp_path)] if "folder" in arguments else []
 
-    future = mgpu.parfeval(way, *arguments(way, tmp_path), pool=solo)
+    future = mgpu.parfeval(getattr(library_loops, name), *folder, pool=solo)
     wait_until(lambda: len(future.metrics) > 3 or future.done(), 60, "reports")
-    future.request_stop()
+    future.request_stop(after=after)
 
-    assert future.result(60)[0] == 1
+    world_size, rows, _ = future.result(60)
+    assert world_size == 1
     steps = [row["step"] for row in future.metrics if row.get("loss") is not None]
     assert steps == list(range(1, len(steps) + 1))
+    assert after == "step" or len(rows) % NUM_ROWS == 0

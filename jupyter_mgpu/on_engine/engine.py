@@ -16,6 +16,7 @@ from jupyter_mgpu.on_engine import (
     context,
     failure,
     guard,
+    jax_cluster,
     nested_joblib,
     process_group,
     resident,
@@ -98,6 +99,7 @@ class Engine:
         process_group.install()
         spawning.install()
         nested_joblib.install()
+        jax_cluster.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(
             rank=self._rank, world_size=self._context.world_size, device=self._device
