@@ -18,16 +18,11 @@ class ReportCallback(Callback):
         """Report as often as the Trainer logs; all ranks end at the same step."""
         if trainer.global_step % trainer.log_every_n_steps == 0:
             self._report(trainer)
-        self._stop_if_any_wants(trainer, stop_requested())
+        self._stop_if_any_rank(trainer, wants=stop_requested())
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """End after an epoch where that was asked for."""
-        self._stop_if_any_wants(trainer, stop_requested(after="epoch"))
-
-    @staticmethod
-    def _stop_if_any_wants(trainer: Trainer, is_wanted: bool) -> None:  # noqa: FBT001 - as it is
-        if trainer.strategy.reduce_boolean_decision(is_wanted, all=False):
-            trainer.should_stop = True
+        self._stop_if_any_rank(trainer, wants=stop_requested(after="epoch"))
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Report what was measured on the validation data."""
@@ -37,3 +32,6 @@ class ReportCallback(Callback):
     def _report(self, trainer: Trainer) -> None:
         if trainer.is_global_zero and trainer.callback_metrics:
             report(step=trainer.global_step, **trainer.callback_metrics)
+
+    def _stop_if_any_rank(self, trainer: Trainer, *, wants: bool) -> None:
+        trainer.should_stop |= trainer.strategy.reduce_boolean_decision(wants, all=False)

@@ -23,12 +23,12 @@ class ReportCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, _state: Any, control: Any, **_: Any) -> None:
         """Let all ranks end at the same step."""
-        control.should_training_stop |= _any_wants(args, stop_requested())
+        control.should_training_stop |= _any_rank(args, wants=stop_requested())
 
     def on_epoch_end(self, args: Any, _state: Any, control: Any, **_: Any) -> None:
         """End after an epoch where that was asked for."""
-        control.should_training_stop |= _any_wants(args, stop_requested(after="epoch"))
+        control.should_training_stop |= _any_rank(args, wants=stop_requested(after="epoch"))
 
 
-def _any_wants(args: Any, wants: bool) -> bool:  # noqa: FBT001 - it is the value itself
+def _any_rank(args: Any, *, wants: bool) -> bool:
     return bool(comm.all_reduce(float(wants), op="max")) if args.world_size > 1 else wants

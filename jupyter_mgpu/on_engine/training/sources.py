@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from jupyter_mgpu.on_engine import seeds
 from jupyter_mgpu.on_engine.training.batches import Order, Part, order_of, parts_of
+from jupyter_mgpu.on_engine.training.copying import CopyStream, is_gpu, pinned
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.trees import as_tensors, count_rows, is_indexable, map_leaves
@@ -72,13 +73,14 @@ def make_source(data: Any, ranks: Ranks, options: TrainingOptions, what: str) ->
     if is_indexable(data):
         order = order_of(count_rows(data, what), options, ranks)
         return TensorSource(as_tensors(data), order, ranks, options.accumulate)
-    settings: dict[str, Any] = {"num_workers": options.num_workers}
+    settings: dict[str, Any] = {"num_workers": options.num_workers, "pin_memory": False}
     sampler = None
     if isinstance(data, DataLoader):
         settings = _settings_of(data)
         # A stream has none; an order that was asked for goes before the loader's.
         sampler = data.sampler if options.shuffle is None else None
         data = data.dataset
+    settings["pin_memory"] |= is_gpu(ranks.device)
     if isinstance(data, IterableDataset):
         return StreamSource(data, ranks, options, settings)
     if isinstance(data, tuple):  # such as two lists, which would be a Dataset of two samples
@@ -119,14 +121,22 @@ def _settings_of(loader: Any) -> dict[str, Any]:
 
 def ahead(steps: Iterator[Step], device: str) -> Iterator[Step]:
     """Move each step's data to the device while the one before is computed there."""
-    before: Step | None = None
+    stream = CopyStream(device)
+    before: tuple[Step, Any] | None = None
     for step in steps:
-        moved = [replace(part, batch=to_device(part.batch, device)) for part in step]
+        with stream.copying():
+            moved = [replace(part, batch=to_device(part.batch, device)) for part in step]
+        now = moved, stream.mark()
         if before is not None:
-            yield before
-        before = moved
+            yield _arrived(stream, *before)
+        before = now
     if before is not None:
-        yield before
+        yield _arrived(stream, *before)
+
+
+def _arrived(stream: CopyStream, step: Step, mark: Any) -> Step:
+    stream.wait(mark, [part.batch for part in step])
+    return step
 
 
 def to_device(batch: Any, device: str) -> Any:
@@ -155,7 +165,8 @@ class TensorSource:
             yield [Part(self._take(part), count, len(rows)) for part, count in parts]
 
     def _take(self, rows: Any) -> Any:
-        return map_leaves(lambda leaf: leaf[rows.to(leaf.device)], self._tensors)
+        taken = map_leaves(lambda leaf: leaf[rows.to(leaf.device)], self._tensors)
+        return pinned(taken, self._ranks.device)
 
 
 class DatasetSource:
@@ -233,7 +244,8 @@ class StreamSource:
 
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(number)
-        settings = {**self._settings, "collate_fn": _first}
+        # Whole batches are pinned, not single samples.
+        settings = {**self._settings, "collate_fn": _first, "pin_memory": False}
         collate = self._settings.get("collate_fn") or default_collate
         options = self._options
         # A stream of its own: what the loader draws must not move dropout's.
@@ -248,8 +260,11 @@ class StreamSource:
             if place < skip:
                 continue
             rows = torch.arange(len(batch))
-            parts = parts_of(rows, self._ranks, options.accumulate)
-            yield [Part(collate(_pick(batch, part)), count, len(batch)) for part, count in parts]
+            parts = [
+                (pinned(collate(_pick(batch, part)), self._ranks.device), count)
+                for part, count in parts_of(rows, self._ranks, options.accumulate)
+            ]
+            yield [Part(part, count, len(batch)) for part, count in parts]
 
     def _demand_equal(self, num_samples: int, place: int) -> None:
         """Refuse a stream that is not the same on all ranks: they would wait for each other.
