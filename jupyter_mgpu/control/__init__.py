@@ -14,20 +14,28 @@ from jupyter_mgpu.control.found import (
     named,
 )
 from jupyter_mgpu.control.logs import read_diary, read_log
+from jupyter_mgpu.control.looking import SILENT_S, Answer, Look, look_at, state_of
+from jupyter_mgpu.control.plain import plain
 
 __all__ = [
+    "SILENT_S",
+    "Answer",
     "Done",
     "FoundEngine",
     "FoundPool",
+    "Look",
     "NoSuchPoolError",
     "cancel",
     "find_pool",
     "find_pools",
     "interrupt",
+    "look_at",
     "named",
+    "plain",
     "read_diary",
     "read_log",
     "request_stop",
     "restart",
+    "state_of",
     "stop",
 ]

@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 from jupyter_mgpu.control import signals
 from jupyter_mgpu.control.found import FoundPool
+from jupyter_mgpu.control.looking import SILENT_S
 from jupyter_mgpu.errors import MgpuError, OwnerSilentError
 from jupyter_mgpu.owner import endpoint
 
-SILENT_S = 1.0
-"""An owner that has not answered for so long is taken for silent."""
 END_S = 5.0
 _LOOK_S = 0.02
 

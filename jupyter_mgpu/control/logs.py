@@ -1,11 +1,11 @@
 """What ranks and tasks have written, also where the kernel does not answer."""
 
 from jupyter_mgpu.control.found import FoundPool
+from jupyter_mgpu.control.looking import SILENT_S
 from jupyter_mgpu.errors import MgpuError, OwnerError
 from jupyter_mgpu.owner import endpoint, journal
 
 MOST_BYTES = 2**20
-SILENT_S = 1.0
 
 
 def read_log(pool: FoundPool, rank: int, size: int = 65536) -> str:

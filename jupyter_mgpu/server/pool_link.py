@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import Any
 
-from jupyter_mgpu.control import FoundPool
+from jupyter_mgpu.control import SILENT_S, Answer, FoundPool
 
 MOST_BYTES = 8 * 2**20
 """An answer describes a few hundred tasks at most."""
-SILENT_S = 1.0
 QUESTION = b'{"op": "look"}\n'
 
 
@@ -26,7 +24,7 @@ class PoolLink:
 
     def __init__(self, pool: FoundPool) -> None:
         self.pool = pool
-        self.answer: dict[str, Any] | None = None
+        self.answer: Answer | None = None
         self._asking: asyncio.Task[None] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._unanswered_since_s: float | None = None

@@ -1,12 +1,11 @@
 """Pools, engines and tasks as flat rows of plain JSON values."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jupyter_mgpu.control import FoundEngine, FoundPool
+from jupyter_mgpu.control import Answer, FoundEngine, FoundPool, plain, state_of
 from jupyter_mgpu.server.document import Row
 from jupyter_mgpu.server.kernels import KernelFacts
 
@@ -14,11 +13,9 @@ _GPU = re.compile(r"GPU (\d+) \([^)]*\)")
 _DEFAULT_NAME = "pool"
 _MOST_METRICS = 50
 
-Answer = Mapping[str, Any] | None
-
 
 def pool_row(
-    pool: FoundPool, answer: Answer, silent_s: float | None, kernel: KernelFacts
+    pool: FoundPool, answer: Answer | None, silent_s: float | None, kernel: KernelFacts
 ) -> dict[str, Any]:
     """Describe a pool.
 
@@ -30,7 +27,7 @@ def pool_row(
     """
     status = answer["status"] if answer else {}
     engines: Sequence[Mapping[str, Any]] = status.get("engines", ())
-    state, words = _state(pool, engines, silent_s)
+    state, words = state_of(pool, answer, is_silent=silent_s is not None)
     return {
         "name": pool.name,
         "state": state,
@@ -53,26 +50,6 @@ def pool_row(
     }
 
 
-def _state(
-    pool: FoundPool, engines: Sequence[Mapping[str, Any]], silent_s: float | None
-) -> tuple[str, str]:
-    """Say how a pool is, in one word and in words for people."""
-    if pool.is_orphaned:
-        left = "1 engine is" if len(pool.engines) == 1 else f"{len(pool.engines)} engines are"
-        return "orphaned", f"Its kernel has died; {left} left. Stop cleans up."
-    if silent_s is not None:
-        return "silent", "Its kernel does not answer: it is stopped, or hangs."
-    states = [engine["state"] for engine in engines]
-    if not states or "starting" in states:
-        ready = sum(state not in ("starting", "dead") for state in states)
-        return "starting", f"starting, {ready} of {len(states) or len(pool.engines)} engines ready"
-    if "dead" in states:
-        return "degraded", f"{len(states) - states.count('dead')} of {len(states)} engines"
-    if "busy" in states or "stopping" in states:
-        return "busy", f"busy, {len(states) - states.count('idle')} of {len(states)} engines"
-    return "ready", "ready"
-
-
 def _code(pool: FoundPool) -> str:
     """Write the line that starts such a pool."""
     gpus = [_GPU.fullmatch(engine.device) for engine in pool.engines]
@@ -86,7 +63,7 @@ def _code(pool: FoundPool) -> str:
 
 
 def engine_rows(
-    pool: FoundPool, answer: Answer, *, is_live: bool, gpu_ids: Mapping[str, str]
+    pool: FoundPool, answer: Answer | None, *, is_live: bool, gpu_ids: Mapping[str, str]
 ) -> dict[str, Row]:
     """Describe a pool's engines.
 
@@ -144,7 +121,7 @@ def _gpus_of(device: str, gpu_ids: Mapping[str, str]) -> list[str] | None:
     return found or None
 
 
-def task_rows(pool: FoundPool, answer: Answer) -> dict[str, Row]:
+def task_rows(pool: FoundPool, answer: Answer | None) -> dict[str, Row]:
     """Describe a pool's tasks: running, queued, and the last that ended, newest first."""
     if not answer:
         return {}
@@ -168,19 +145,12 @@ def _task(pool: FoundPool, task: Mapping[str, Any], order: int) -> dict[str, Any
         "created": _epoch_s(task["created"]),
         "started": _epoch_s(task["started"]),
         "finished": _epoch_s(task.get("finished")),
-        "progress": _plain(task["progress"]),
-        "step": _plain(step),
-        "metrics": {name: _plain(metrics[name]) for name in list(metrics)[:_MOST_METRICS]},
+        "progress": plain(task["progress"]),
+        "step": plain(step),
+        "metrics": plain({name: metrics[name] for name in list(metrics)[:_MOST_METRICS]}),
         "error": task.get("error"),
         "order": order,
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON knows: numbers that are none become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value if isinstance(value, int | float | str | None) else str(value)
 
 
 def _epoch_s(text: str | None) -> float | None:
