@@ -22,6 +22,7 @@ _HOMES = {
     "as_completed": "futures",
     "cancel_all": "calls",
     "classify": "training.predicting",
+    "compare": "widgets.compare",
     "count_bytes": "traffic",
     "current_pool": "start",
     "doctor": "diagnosis",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from jupyter_mgpu.callback_thread import run_callback
 from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
+from jupyter_mgpu.output import view_door
 from jupyter_mgpu.output.diary import Diary
 
 __all__ = ["CancelledError", "TaskFuture", "as_completed", "cancel_all", "fetch_next", "wait"]
@@ -135,7 +136,11 @@ class TaskFuture(concurrent.futures.Future[Any]):
         self._control.request_stop(self.id, after)
 
     def show(self) -> None:
-        """Show what the task prints in this cell, until it ends or the cell is stopped."""
+        """Show the task in this cell, and what it prints, until it ends or the cell is stopped.
+
+        Of a task that has ended, also while no browser was open, all is there: curves and diary.
+        """
+        view_door.show_future(self)
         self._control.show_task(self)
 
     def result(self, timeout: float | None = None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 from jupyter_mgpu import exchange
 from jupyter_mgpu.activity import Activity
 from jupyter_mgpu.client import (
+    EndedTask,
     EngineValues,
     Inbox,
     Listeners,
@@ -121,6 +122,11 @@ class Pool:
         """Whether it still takes tasks."""
         return self._ended is None
 
+    @property
+    def end_reason(self) -> str | None:
+        """Why it has ended, None while it is open."""
+        return self._ended
+
     def status(self) -> PoolStatus:
         """Return what the pool is and does now."""
         return self.owner.status()
@@ -218,6 +224,10 @@ class Pool:
     def tasks(self) -> list[TaskFuture]:
         """Return the futures of queued and running tasks."""
         return self._futures.all()
+
+    def ended_tasks(self) -> list[EndedTask]:
+        """Return what is kept of the last tasks that have ended, oldest first."""
+        return self._futures.ended()
 
     def task_rows(self) -> list[dict[str, Any]]:
         """Describe the tasks: running, queued, and the last that ended."""

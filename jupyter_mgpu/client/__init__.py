@@ -4,6 +4,7 @@ submit -> Submission -> owner -> an engine
 owner -> Inbox -> TaskFutures (futures) | Listeners (cells) | PoolEvents (the pool itself)
 """
 
+from jupyter_mgpu.client.ended_task import EndedTask, first_line
 from jupyter_mgpu.client.engine_values import EngineValues
 from jupyter_mgpu.client.executor import PoolExecutor
 from jupyter_mgpu.client.inbox import Inbox
@@ -13,6 +14,7 @@ from jupyter_mgpu.client.submission import Submission, TaskChoices, name_of, pac
 from jupyter_mgpu.client.task_futures import TaskFutures
 
 __all__ = [
+    "EndedTask",
     "EngineValues",
     "Inbox",
     "Listener",
@@ -22,6 +24,7 @@ __all__ = [
     "Submission",
     "TaskChoices",
     "TaskFutures",
+    "first_line",
     "name_of",
     "pack_call",
 ]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jupyter_mgpu import packing
+from jupyter_mgpu.client.ended_task import EndedTask, ended_task
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.futures import TaskFuture, settle
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
@@ -15,7 +16,7 @@ from jupyter_mgpu.output.task_display import TaskDisplay
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.wire import Frame, Header
 
-ENDED_ROWS = 200
+MAX_ENDED = 200
 
 
 class TaskFutures:
@@ -31,7 +32,7 @@ class TaskFutures:
         self._owner = owner
         self._open: dict[str, TaskFuture] = {}
         self._displays: dict[str, TaskDisplay] = {}
-        self._ended_rows: deque[dict[str, Any]] = deque(maxlen=ENDED_ROWS)
+        self._ended: deque[EndedTask] = deque(maxlen=MAX_ENDED)
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -59,7 +60,12 @@ class TaskFutures:
 
     def rows(self) -> list[dict[str, Any]]:
         """Describe the tasks: running, queued, and the last that ended."""
-        return [*map(_row, self.all()), *reversed(self._ended_rows)]
+        tasks: list[TaskFuture | EndedTask] = [*self.all(), *reversed(self._ended)]
+        return [_row(task) for task in tasks]
+
+    def ended(self) -> list[EndedTask]:
+        """Return what is kept of the last tasks that have ended, oldest first."""
+        return list(self._ended)
 
     # --- what futures ask --------------------------------------------------------------
 
@@ -171,8 +177,8 @@ class TaskFutures:
         self._remember(future)
 
     def _remember(self, future: TaskFuture) -> None:
-        """Keep a line of an ended task; its result goes with its future."""
-        self._ended_rows.append(_row(future))
+        """Keep what is told of an ended task; its result goes with its future."""
+        self._ended.append(ended_task(future))
 
 
 def _settle_undone(future: TaskFuture, header: Header) -> None:
@@ -186,13 +192,13 @@ def _settle_undone(future: TaskFuture, header: Header) -> None:
         settle(future, error=MgpuError(message))
 
 
-def _row(future: TaskFuture) -> dict[str, Any]:
-    begun, ended = future.started, future.finished or datetime.now(UTC)
+def _row(task: TaskFuture | EndedTask) -> dict[str, Any]:
+    begun, ended = task.started, task.finished or datetime.now(UTC)
     return {
-        "name": future.name,
-        "state": str(future.state),
-        "rank": future.rank,
+        "name": task.name,
+        "state": str(task.state),
+        "rank": task.rank,
         "seconds": round((ended - begun).total_seconds(), 1) if begun else None,
-        "progress": future.progress,
-        "metrics": future.last_metrics,
+        "progress": task.progress,
+        "metrics": task.last_metrics,
     }

@@ -20,9 +20,11 @@ def register(shell: Any) -> None:
     from jupyter_mgpu.magics.spmd import SpmdMagic
     from jupyter_mgpu.magics.tasks import TasksMagic
     from jupyter_mgpu.output import failures, refusals
+    from jupyter_mgpu.widgets import register as register_views
 
     shell.register_magics(GpusMagic, ParforMagic, ParpoolMagic, SpmdMagic, TasksMagic)
     register_joblib()
     failures.draw_short(MgpuError)
     failures.draw_syntax_errors(shell)
     refusals.draw_refusals(shell)
+    register_views(shell)

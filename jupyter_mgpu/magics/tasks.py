@@ -12,6 +12,9 @@ from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.magics.ranges import cell_number, transform_of
 from jupyter_mgpu.notebook import user_namespace
 from jupyter_mgpu.start import pool_named
+from jupyter_mgpu.widgets.live import show_tasks
+
+LIVE = "--live"
 
 
 @magics_class
@@ -49,8 +52,14 @@ class TasksMagic(Magics):
 
     @line_magic
     def tasks(self, line: str) -> Any:
-        """List the tasks: `%tasks`; `%tasks NAME` shows what one has printed, and its error."""
+        """List the tasks: `%tasks`; live: `%tasks --live`.
+
+        `%tasks NAME` shows what one has printed, and its error.
+        """
         name = line.strip()
+        if name == LIVE:
+            show_tasks()
+            return None
         try:
             return tasks.show(name) if name else tasks.table()
         except MgpuError as error:

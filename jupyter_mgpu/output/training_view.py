@@ -47,6 +47,9 @@ class TrainingView:
         self._is_shown = False
         self._lock = threading.Lock()
 
+    def report(self, row: dict[str, Any]) -> None:
+        """Pass over: the table has rows of its own."""
+
     def row(self, row: dict[str, Any]) -> None:
         """Take a row: a step, or a validation after the step of the last row."""
         with self._lock:

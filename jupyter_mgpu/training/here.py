@@ -9,15 +9,15 @@ from typing import Any
 
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.on_engine.stop_wish import StopWish
+from jupyter_mgpu.on_engine.stop_wish import StopAfter, StopWish
 from jupyter_mgpu.on_engine.training.entry import device_here, train_alone
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.publisher import Publisher
-from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
+from jupyter_mgpu.training.display import open_display
 
 STOPPING = "The training stops after this step; a second Stop interrupts it."
 
@@ -31,10 +31,14 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
         history.environment = device
         return trained, history
     cell = publisher.capture()
-    view = TrainingView(cell, name, device, is_quiet=not options.verbose)
     wish = StopWish()
+    view = open_display(cell, name, device, options, _Controls(wish))
     watcher = Watcher(
-        stop_requested=wish.holds, show=view.row, progress=view.progress, note=view.note
+        report=lambda **row: view.report(row),
+        stop_requested=wish.holds,
+        show=view.row,
+        progress=view.progress,
+        note=view.note,
     )
     outcome = "failed"
     try:
@@ -48,6 +52,17 @@ def train(net: Any, data: Any, loss: Any, options: TrainingOptions, name: str) -
     finally:
         view.finish(outcome)
     return trained, history
+
+
+class _Controls:
+    """What a view can ask of a training in this process."""
+
+    def __init__(self, wish: StopWish) -> None:
+        self._wish = wish
+
+    def request_stop(self, after: StopAfter) -> None:
+        """Ask it to end after its step or its epoch."""
+        self._wish.ask(after)
 
 
 @contextlib.contextmanager

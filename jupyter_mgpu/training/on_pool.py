@@ -17,9 +17,9 @@ from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.output import notices, publisher
 from jupyter_mgpu.output.cell_output import CellOutput
-from jupyter_mgpu.output.training_view import TrainingView
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.training.calls import prepare_call
+from jupyter_mgpu.training.display import open_display
 from jupyter_mgpu.training.places import PoolPlace
 from jupyter_mgpu.wire import Frame, Header
 
@@ -54,7 +54,6 @@ class PoolTraining:
         self._net = net
         self._options = options
         self._cell = publisher.capture()
-        self._view = TrainingView(self._cell, name, place.words, is_quiet=not options.verbose)
         self._gang: _TrainingGang | None = None
         self._stop_after: StopAfter | None = None
         submission = self._pool.submission
@@ -62,6 +61,7 @@ class PoolTraining:
         args = (net, data, loss, options, place.trainers, place.loads, uuid.uuid4().hex)
         self._frames = pack_call(train_on_rank, args, {}, self._pool.owner.store.place)
         submission.open_loop(self._future)
+        self._view = open_display(self._cell, name, place.words, options, self._future)
 
     def start(self) -> TaskFuture:
         """Run it in a thread of its own, and return its future."""
@@ -134,7 +134,9 @@ class PoolTraining:
             future.device = self._place.words
             future._is_running = True  # noqa: SLF001 - the future's own side of the pool
         elif header["op"] == "report":
-            future.metrics.append({"step": header["step"], **header["metrics"]})
+            row = {"step": header["step"], **header["metrics"]}
+            future.metrics.append(row)
+            self._view.report(row)
             if self._stop_after is not None:  # since before there was a task to tell it to
                 self.request_stop(future.id, self._stop_after)
         elif header["op"] == "note":

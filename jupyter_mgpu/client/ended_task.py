@@ -1,0 +1,68 @@
+"""What is kept of a task that has ended, when its future and its result may be gone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_mgpu.engines import TaskState
+from jupyter_mgpu.futures import TaskFuture
+
+DIARY_CHARS = 4000
+MAX_METRICS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """A task that has ended; the same names as those of its future.
+
+    Attributes:
+        metrics: Of many reports, some that are spread over all of them, and the last one.
+        diary: The end of what it printed.
+        error: The first line of what it raised, if it failed.
+    """
+
+    id: str
+    name: str
+    state: TaskState
+    rank: int | None
+    created: datetime
+    started: datetime | None
+    finished: datetime
+    progress: float | None
+    metrics: Sequence[Mapping[str, Any]]
+    last_metrics: Mapping[str, Any]
+    diary: str
+    error: str | None
+
+
+def ended_task(future: TaskFuture) -> EndedTask:
+    """Keep what is told of a task, without its result."""
+    state = future.state
+    return EndedTask(
+        future.id,
+        future.name,
+        state,
+        future.rank,
+        future.created,
+        future.started,
+        future.finished or datetime.now(UTC),
+        future.progress,
+        _spread(future.metrics),
+        future.last_metrics,
+        future.diary[-DIARY_CHARS:],
+        first_line(future.exception()) if state is TaskState.FAILED else None,
+    )
+
+
+def first_line(error: BaseException | None) -> str | None:
+    """Say in one line what was raised."""
+    if error is None:
+        return None
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _spread(metrics: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    every = len(metrics) // MAX_METRICS + 1
+    return [*metrics[:-1:every], *metrics[-1:]]

@@ -1,0 +1,120 @@
+"""The state of the tasks' view: what runs, waits and has ended."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_mgpu.engines import TaskState
+from jupyter_mgpu.widgets.curves import decimate, shortened
+from jupyter_mgpu.widgets.states import State, parts
+
+MAX_TASKS = 200
+MAX_CURVE = 100
+NUM_DETAILED = 40
+"""So many tasks of a list have a curve and the end of their diary."""
+DIARY_CHARS = 4000
+SHORT_DIARY_CHARS = 500
+MAX_METRICS = 8
+_RANKING = {TaskState.RUNNING: 0, TaskState.QUEUED: 1}
+
+
+@dataclass(slots=True)
+class TaskFacts:
+    """What is known of one task.
+
+    Attributes:
+        created: When it was submitted, in seconds since the epoch; likewise started, finished.
+        metrics: What it has reported, oldest first.
+        controls: What can be asked of it.
+    """
+
+    id: str
+    name: str
+    pool: str
+    state: str
+    rank: int | None = None
+    created: float | None = None
+    started: float | None = None
+    finished: float | None = None
+    progress: float | None = None
+    metrics: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    diary: str = ""
+    error: str | None = None
+    controls: Sequence[str] = ()
+
+
+def tasks_state(
+    tasks: Iterable[TaskFacts], *, final: bool = False, diary_chars: int = SHORT_DIARY_CHARS
+) -> State:
+    """Describe tasks: running ones first, then queued ones, then the newest that ended.
+
+    Args:
+        tasks: In any order.
+        final: Whether this is the last state.
+        diary_chars: So much of each diary's end.
+    """
+    ordered = sorted(tasks, key=_order)
+    counts = Counter(task.state for task in ordered)
+    return {
+        **parts.frame("tasks", final=final),
+        "counts": {str(state): counts[str(state)] for state in TaskState},
+        "tasks": [
+            _task(task, diary_chars if place < NUM_DETAILED else 0)
+            for place, task in enumerate(ordered[:MAX_TASKS])
+        ],
+        "hidden": max(len(ordered) - MAX_TASKS, 0),
+    }
+
+
+def _order(task: TaskFacts) -> tuple[int, float]:
+    place = _RANKING.get(TaskState(task.state), 2)
+    if place == 2:
+        return place, -(task.finished or 0.0)
+    return place, (task.started if place == 0 else task.created) or 0.0
+
+
+def _task(task: TaskFacts, diary_chars: int) -> dict[str, Any]:
+    is_live = task.state in ("queued", "running")
+    elapsed_s = parts.now() - task.started if task.started is not None else None
+    return {
+        "id": task.id,
+        "name": task.name,
+        "pool": task.pool,
+        "state": task.state,
+        "rank": task.rank,
+        "created": task.created,
+        "started": task.started,
+        "finished": task.finished,
+        "progress": task.progress,
+        "eta_s": parts.eta_s(task.progress, elapsed_s) if task.state == "running" else None,
+        "metrics": _last_metrics(task.metrics),
+        "curve": curve_of(task.metrics) if diary_chars else None,
+        "diary": task.diary[-diary_chars:] if diary_chars else "",
+        "error": task.error,
+        "controls": list(task.controls) if is_live else [],
+    }
+
+
+def _last_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    last = metrics[-1] if metrics else {}
+    values = [(name, last[name]) for name in last if isinstance(last[name], int | float)]
+    return {
+        name: shortened(value) for name, value in values[:MAX_METRICS] if abs(value) < float("inf")
+    }
+
+
+def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the course of the metric that says most: a loss, else the first one reported."""
+    names = [name for name in (metrics[-1] if metrics else ()) if name != "step"]
+    if not names:
+        return None
+    name = next((name for name in names if "loss" in name), names[0])
+    # Of a long list only so many rows are looked at: this is done for each task, twice a second.
+    rows = metrics[:: len(metrics) // (4 * MAX_CURVE) + 1]
+    points = [
+        (place, shortened(value) if abs(value) < float("inf") else None)
+        for place, row in enumerate(rows)
+        if isinstance(value := row.get(name), int | float)
+    ]
+    return {"name": name, "values": [value for _, value in decimate(points, MAX_CURVE)]}
