@@ -70,6 +70,33 @@ def available_memory_bytes() -> int:
     return min([int(psutil.virtual_memory().available), *in_groups])
 
 
+def memory_bytes() -> tuple[int, int]:
+    """Read how much memory cannot be had any more, and how much there is, in the container's share.
+
+    What is only cached counts as free.
+    """
+    import psutil  # here, since it costs a good part of the package's import time
+
+    machine = psutil.virtual_memory()
+    in_groups = list(filter(None, map(_memory, _own_folders("memory"))))
+    total = min([int(machine.total), *(limit for limit, _ in in_groups)])
+    free = min([int(machine.available), *(limit - used for limit, used in in_groups)])
+    return total - max(0, min(free, total)), total
+
+
+def cpu_time_s() -> tuple[float, float] | None:
+    """Read the CPU time used under the smallest quota, and this quota in cores.
+
+    None without a quota, and where the cgroup does not count.
+    """
+    found = [(quota, folder) for folder in _own_folders("cpu") if (quota := _cpu_quota(folder))]
+    if not found:
+        return None
+    quota, folder = min(found)
+    used_s = _cpu_time_s(folder)
+    return None if used_s is None else (used_s, quota)
+
+
 def pids_limit() -> int | None:
     """Read how many processes and threads the cgroups allow; None without a limit."""
     limits = [n for folder in _own_folders("pids") if (n := _number(folder / "pids.max"))]
@@ -110,6 +137,15 @@ def _cpu_quota(folder: Path) -> float | None:
         return None if quota == "max" else int(quota) / int(period or 100_000)
     quota_us, period_us = (_number(folder / f"cpu.cfs_{part}_us") for part in ("quota", "period"))
     return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
+
+
+def _cpu_time_s(folder: Path) -> float | None:
+    for line in (_text(folder / "cpu.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "usage_usec":
+            return int(value) / 1e6
+    used_ns = _number(folder / "cpuacct.usage")
+    return None if used_ns is None else used_ns / 1e9
 
 
 def _memory(folder: Path) -> tuple[int, int] | None:

@@ -17,8 +17,8 @@ from jupyter_mgpu.monitor.records import (
     GpuSample,
     GpuUse,
     HostSample,
-    Snapshot,
 )
+from jupyter_mgpu.monitor.snapshot import Snapshot
 from jupyter_mgpu.monitor.watch import Watch, take_snapshot
 
 __all__ = [

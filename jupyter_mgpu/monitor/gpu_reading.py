@@ -1,14 +1,27 @@
 """Reads the GPUs while the driver answers, and says what it does when it does not."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from jupyter_mgpu.devices import Device
 from jupyter_mgpu.monitor.records import GpuSample, GpuState, GpuUse
+from jupyter_mgpu.monitor.unified_memory import is_memory_shared, with_host_memory
 from jupyter_mgpu.monitor.users import UserFinder
-from jupyter_mgpu.nvml import NvmlTroubleError, Reading, Sampled, Sampling, UnusableGpu
+from jupyter_mgpu.nvml import (
+    NOT_REPORTED,
+    NvmlTroubleError,
+    Reading,
+    Sampled,
+    Sampling,
+    UnusableGpu,
+    all_unknown,
+)
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+_TEGRA = "(nvgpu)"
+_NAMES = {"processes": "users"}
+_FIELDS = tuple(_NAMES.get(name, name) for name in all_unknown(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +97,7 @@ class GpuReader:
 
 def _sample(device: Device, reading: Reading, users: tuple[GpuUse, ...] | None) -> GpuSample:
     state: GpuState = "lost" if reading.is_lost else "divided" if device.is_divided else "ok"
-    total = reading.memory_total_bytes or device.memory_total_bytes
-    return GpuSample(
+    sample = GpuSample(
         label=device.label,
         index=device.index,
         uuid=device.uuid,
@@ -93,27 +105,33 @@ def _sample(device: Device, reading: Reading, users: tuple[GpuUse, ...] | None) 
         state=state,
         utilization_percent=reading.utilization_percent,
         memory_used_bytes=reading.memory_used_bytes,
-        memory_total_bytes=total,
+        memory_total_bytes=reading.memory_total_bytes or device.memory_total_bytes,
         memory_reserved_bytes=reading.memory_reserved_bytes,
         power_watts=reading.power_watts,
         power_limit_watts=reading.power_limit_watts,
         temperature_celsius=reading.temperature_celsius,
         throttle=reading.throttle,
         users=users,
-        reasons=reading.reasons,
     )
+    if is_memory_shared(device, reading):
+        sample = with_host_memory(sample, reading)
+    return replace(sample, reasons=_reasons(sample, reading))
+
+
+def _reasons(sample: GpuSample, reading: Reading) -> Mapping[str, str]:
+    unknown = [name for name in _FIELDS if getattr(sample, name) is None]
+    if sample.name and sample.name.endswith(_TEGRA):
+        return dict.fromkeys(unknown, "NVML has no numbers on Tegra (Jetson)")
+    told = {_NAMES.get(name, name): reason for name, reason in reading.reasons.items()}
+    return {name: told.get(name, NOT_REPORTED) for name in unknown}
 
 
 def _unusable(gpu: UnusableGpu) -> GpuSample:
-    names = [name for name in GpuSample.__dataclass_fields__ if name.endswith(_MEASURED)]
     return GpuSample(
         label=f"GPU {gpu.index}",
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
         state="lost" if gpu.is_lost else "unusable",
-        reasons=dict.fromkeys([*names, "throttle", "users"], gpu.reason),
+        reasons=dict.fromkeys(_FIELDS, gpu.reason),
     )
-
-
-_MEASURED = ("_percent", "_bytes", "_watts", "_celsius")

@@ -1,4 +1,6 @@
-"""Reads the CPU and the memory of this machine, within the limits of its container."""
+"""Reads the CPU and the memory of this machine, or of the container's share of it."""
+
+import time
 
 import psutil
 
@@ -16,19 +18,17 @@ class HostReader:
 
     def read(self) -> HostSample:
         """Read once; takes well under a millisecond."""
-        total = psutil.virtual_memory().total
-        limit = host.memory_limit_bytes()
-        total = total if limit is None else min(total, limit)
+        used, total = host.memory_bytes()
         percent = self._cpu_percent()
         return HostSample(
             cpu_percent=percent,
-            memory_used_bytes=max(0, total - host.available_memory_bytes()),
+            memory_used_bytes=used,
             memory_total_bytes=total,
             reasons={} if percent is not None else {"cpu_percent": FIRST_READING},
         )
 
     def _cpu_percent(self) -> float | None:
-        before, now = self._before, _busy_and_all_s()
+        before, now = self._before, _busy_and_possible_s()
         self._before = now
         if before is None or now[1] <= before[1]:
             return None
@@ -36,7 +36,12 @@ class HostReader:
         return round(100 * min(1.0, max(0.0, share)), 1)
 
 
-def _busy_and_all_s() -> tuple[float, float]:
+def _busy_and_possible_s() -> tuple[float, float]:
+    """Read how long cores were busy, and how long they could have been, since some moment."""
+    in_container = host.cpu_time_s()
+    if in_container is not None:
+        used_s, quota = in_container
+        return used_s, quota * time.monotonic()
     times = psutil.cpu_times()
     # A guest's time is part of user and nice.
     together = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)

@@ -24,8 +24,8 @@ from jupyter_mgpu.monitor.records import (
     EngineSample,
     GpuSample,
     HostSample,
-    Snapshot,
 )
+from jupyter_mgpu.monitor.snapshot import Snapshot
 
 PATIENCE_S = 0.25
 FIRST_CPU_READING_S = 0.1

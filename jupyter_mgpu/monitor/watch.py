@@ -9,8 +9,9 @@ from typing import Self
 from jupyter_mgpu.monitor.history import Series
 from jupyter_mgpu.monitor.host_reading import FIRST_READING
 from jupyter_mgpu.monitor.interval import DEFAULT_S, check_interval
-from jupyter_mgpu.monitor.records import EngineProcess, Snapshot
+from jupyter_mgpu.monitor.records import EngineProcess
 from jupyter_mgpu.monitor.sampler import Frame, Subscription, sampler
+from jupyter_mgpu.monitor.snapshot import Snapshot
 
 NUM_POINTS = 120
 ANSWER_TIMEOUT_S = 13.0

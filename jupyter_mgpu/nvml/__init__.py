@@ -7,10 +7,11 @@ Nothing here creates a CUDA context, and importing it imports no pynvml and touc
 
 from jupyter_mgpu.nvml.driver import NO_LIBRARY, NvmlTroubleError, Trouble
 from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, read_inventory
-from jupyter_mgpu.nvml.reading import GpuProcess, Reading, read_devices
+from jupyter_mgpu.nvml.reading import NOT_REPORTED, GpuProcess, Reading, all_unknown, read_devices
 from jupyter_mgpu.nvml.sampling import Sampled, Sampling
 
 __all__ = [
+    "NOT_REPORTED",
     "NO_LIBRARY",
     "GpuProcess",
     "Inventory",
@@ -20,6 +21,7 @@ __all__ = [
     "Sampling",
     "Trouble",
     "UnusableGpu",
+    "all_unknown",
     "read_devices",
     "read_inventory",
 ]

@@ -20,6 +20,9 @@ CALL_TIMEOUT_S = 2.0
 INIT_TIMEOUT_S = 10.0
 """nvmlInit wakes every GPU: about a second for each where persistence mode is off."""
 
+REST_AFTER_S = 60.0
+"""The session is ended when nobody has asked anything for so long."""
+
 _LOOK_S = 0.1
 
 NOT_SUPPORTED = "not supported"
@@ -220,6 +223,11 @@ class Driver:
         """Read a constant that an old pynvml may not have."""
         return int(getattr(self._module(), name, default))
 
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a session is open; only inside a job."""
+        return self._is_initialized
+
     def ensure_initialized(self) -> None:
         """Call nvmlInit unless that was done; only inside a job.
 
@@ -258,7 +266,14 @@ class Driver:
         self._jobs = queue.SimpleQueue()
         self._stuck = None
         self._is_initialized = False
-        threading.Thread(target=_work, args=(self._jobs,), name="mgpu-nvml", daemon=True).start()
+        arguments = (self._jobs, self._rest)
+        threading.Thread(target=_work, args=arguments, name="mgpu-nvml", daemon=True).start()
+
+    def _rest(self) -> None:
+        """End the session: while one is open, a laptop's GPU cannot sleep."""
+        if self._is_initialized:
+            self._is_initialized = False
+            self.ask("nvmlShutdown")
 
     def _give_up_if_stuck(self, future: Future[Any]) -> None:
         call = self._call
@@ -274,9 +289,18 @@ class Driver:
         raise NvmlTroubleError(_no_answer(self._stuck_words))
 
 
-def _work(jobs: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]") -> None:
+def _work(
+    jobs: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]", rest: Callable[[], None]
+) -> None:
+    patience_s: float | None = REST_AFTER_S
     while True:
-        future, job = jobs.get()
+        try:
+            future, job = jobs.get(timeout=patience_s)
+        except queue.Empty:
+            rest()
+            patience_s = None
+            continue
+        patience_s = REST_AFTER_S
         if not future.set_running_or_notify_cancel():
             continue
         try:

@@ -33,6 +33,7 @@ from jupyter_mgpu.nvml.reading import (
     find_handle,
     is_loss,
 )
+from jupyter_mgpu.nvml.sleeping import ASLEEP, are_all_asleep
 
 LIST_EVERY_S = 30.0
 LIST_TROUBLED_EVERY_S = 5.0
@@ -109,6 +110,8 @@ class Sampling:
         return sampled
 
     def _read(self, nvml: Driver) -> Sampled:
+        if not nvml.is_initialized and are_all_asleep():
+            raise NvmlTroubleError(ASLEEP)
         nvml.ensure_initialized()
         now_s = time.monotonic()
         if nvml.session != self._session:

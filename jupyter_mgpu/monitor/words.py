@@ -1,0 +1,48 @@
+"""Samples in lines that a person reads; unknown values read n/a."""
+
+from jupyter_mgpu.monitor.records import EngineSample, GpuSample, HostSample
+
+BYTES_PER_GIB = 2**30
+UNKNOWN = "n/a"
+
+
+def gpu_line(gpu: GpuSample) -> str:
+    """Say everything about one GPU."""
+    age = "" if gpu.age_s is None else f" {gpu.age_s:.0f} s"
+    state = {"ok": "", "stale": f"stale{age}, ", "lost": f"lost{age} ago, ", "divided": "divided, "}
+    parts = [
+        f"busy {_number(gpu.utilization_percent, '%')}",
+        f"memory {_gib(gpu.memory_used_bytes)} of {_gib(gpu.memory_total_bytes)} GiB",
+        f"{_number(gpu.power_watts, 'W')} of {_number(gpu.power_limit_watts, 'W')}",
+        _number(gpu.temperature_celsius, "C"),
+    ]
+    if gpu.state == "unusable":
+        parts = [f"cannot be used: {next(iter(gpu.reasons.values()), UNKNOWN)}"]
+    if gpu.throttle:
+        parts.append(f"slowed down: {', '.join(gpu.throttle)}")
+    if gpu.users:
+        parts.append("; ".join(use.words for use in gpu.users))
+    return f"{gpu.label} ({gpu.name or UNKNOWN}): {state.get(gpu.state, '')}{', '.join(parts)}"
+
+
+def host_line(host: HostSample) -> str:
+    """Say everything about the host."""
+    memory = f"{_gib(host.memory_used_bytes)} of {_gib(host.memory_total_bytes)} GiB"
+    return f"host: CPU {_number(host.cpu_percent, '%')}, memory {memory}"
+
+
+def engine_line(engine: EngineSample) -> str:
+    """Say everything about an engine's process."""
+    name = f"pool '{engine.pool}' rank {engine.rank} (pid {engine.pid})"
+    if engine.rss_bytes is None:
+        return f"{name}: {engine.reasons.get('rss_bytes', UNKNOWN)}"
+    cpu = f"CPU {_number(engine.cpu_percent, '%')} of a core"
+    return f"{name}: {cpu}, memory {_gib(engine.rss_bytes)} GiB"
+
+
+def _number(value: float | None, unit: str) -> str:
+    return UNKNOWN if value is None else f"{value:.0f} {unit}"
+
+
+def _gib(size: int | None) -> str:
+    return UNKNOWN if size is None else f"{size / BYTES_PER_GIB:.1f}"
