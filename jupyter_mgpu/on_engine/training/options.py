@@ -67,6 +67,7 @@ class TrainingOptions:
         log_dir: Where TensorBoard's events go.
         verbose: Show how far it is, and the table of steps.
         verbose_frequency: Steps between its rows.
+        plots: "training-progress" shows live curves in the notebook instead of the table; "none".
     """
 
     execution_environment: str = "auto"
@@ -108,6 +109,7 @@ class TrainingOptions:
     log_dir: str | Path | None = None
     verbose: bool = True
     verbose_frequency: int = 50
+    plots: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.
@@ -120,6 +122,7 @@ class TrainingOptions:
         _one_of("scale", self.scale, (None, "linear"))
         _one_of("precision", self.precision, ("float32", "bf16", "fp16"))
         _one_of("output_network", self.output_network, ("auto", "best-validation", "last"))
+        _one_of("plots", self.plots, ("none", "training-progress"))
         _one_of("on_bad_loss", self.on_bad_loss, ("raise", "stop", "skip"))
         if not callable(self.optimizer):
             _one_of("optimizer", self.optimizer, OPTIMIZERS)
