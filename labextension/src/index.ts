@@ -1,7 +1,26 @@
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-const plugins: JupyterFrontEndPlugin<void>[] = [
-  { id: 'jupyter-mgpu:views', description: 'Live views', autoStart: true, activate: () => undefined }
-];
+import { RANK, viewRenderers } from './mime.js';
 
-export default plugins;
+const views: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-mgpu:views',
+  description: 'Shows pools, GPUs, tasks and trainings in notebooks, with or without a live kernel.',
+  autoStart: true,
+  requires: [],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    _: JupyterFrontEnd,
+    notebooks: INotebookTracker | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jupyter_mgpu');
+    const serve = ({ content, sessionContext }: NotebookPanel): void =>
+      content.rendermime.addFactory(viewRenderers(sessionContext, trans), RANK);
+    notebooks?.forEach(serve);
+    notebooks?.widgetAdded.connect((_, panel) => serve(panel));
+  }
+};
+
+export default [views];

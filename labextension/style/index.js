@@ -1,1 +1,2 @@
+import 'mgpu-views/views.css';
 import './index.css';
