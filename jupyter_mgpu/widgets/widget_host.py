@@ -115,7 +115,7 @@ def _code() -> Any:
 def _texts() -> dict[str, Any]:
     views = resources.files("jupyter_mgpu.widgets").joinpath("views")
     files = {file.name: file.read_text("utf-8") for file in views.iterdir() if _is_module(file)}
-    styles = _styles(views)
+    styles = views.joinpath("views.css").read_text("utf-8")
     return {"files": files, "styles": styles}
 
 
@@ -126,7 +126,3 @@ def _is_module(file: Any) -> bool:
 def _text(name: str) -> str:
     return resources.files("jupyter_mgpu.widgets").joinpath(name).read_text("utf-8")
 
-
-def _styles(views: Any) -> str:
-    file = views.joinpath("views.css")
-    return file.read_text("utf-8") if file.is_file() else ""

@@ -106,10 +106,11 @@ def _last_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the course of the metric that says most: a loss, else the first one reported."""
-    names = [name for name in (metrics[-1] if metrics else ()) if name != "step"]
+    ends = [*metrics[:1], *metrics[-1:]]  # the last row may be that of a validation
+    names = [name for row in ends for name in row if name not in ("step", "epoch")]
     if not names:
         return None
-    name = next((name for name in names if "loss" in name), names[0])
+    name = min(names, key=lambda name: (name != "loss", "loss" not in name))
     # Of a long list only so many rows are looked at: this is done for each task, twice a second.
     rows = metrics[:: len(metrics) // (4 * MAX_CURVE) + 1]
     points = [

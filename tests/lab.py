@@ -1,0 +1,184 @@
+"""A real JupyterLab in headless Chromium for tests: notebooks, cells, clicks."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from notebooks import wait_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TIMEOUT_MS = 60_000
+TOKEN = "browser-test"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+READY = """async () => {
+    const context = window.jupyterapp.shell.currentWidget.sessionContext;
+    await context.ready;
+    await context.session.kernel.info;
+}"""
+NUMBERED = re.compile(r"\[\d+\]:")
+
+
+class Lab:
+    """A running server.
+
+    Args:
+        base: Its address.
+        folder: Where its notebooks are.
+    """
+
+    def __init__(self, base: str, folder: Path) -> None:
+        self.base = base
+        self.folder = folder
+
+    def add(self, name: str, cells: Sequence[str]) -> None:
+        """Write a notebook."""
+        (self.folder / name).write_text(json.dumps(notebook_of(cells)))
+
+    def url(self, name: str) -> str:
+        """Return the address of a notebook, opened alone."""
+        return f"{self.base}/doc/tree/{name}?token={TOKEN}"
+
+
+def notebook_of(cells: Sequence[str]) -> dict[str, Any]:
+    """Return a notebook as it is in its file."""
+    made = [
+        {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": source}
+        | {"outputs": [], "execution_count": None}
+        for number, source in enumerate(cells)
+    ]
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": spec}, "cells": made}
+
+
+@contextlib.contextmanager
+def running_lab(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Lab]:
+    """Start JupyterLab in a folder; its kernels end with it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = [
+        "--no-browser",
+        "--expose-app-in-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={folder}",
+        "--LabApp.news_url=None",
+    ]
+    base = f"http://127.0.0.1:{port}"
+    with (folder / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+        try:
+            wait_until(lambda: _answers(f"{base}/api?token={TOKEN}"), 60, "JupyterLab")
+            yield Lab(base, folder)
+        finally:
+            server.send_signal(signal.SIGTERM)  # ends the kernels, too
+            server.wait(30)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextlib.contextmanager
+def running_browser() -> Iterator[Any]:
+    """Start Chromium."""
+    from playwright import sync_api
+
+    sync_api.expect.set_options(timeout=TIMEOUT_MS)
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class LabPage:
+    """A notebook in a page of its own.
+
+    Args:
+        page: The page.
+        url: The notebook's address.
+
+    Attributes:
+        errors: What the page has written to its console as an error.
+    """
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("console", self._take_console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto(url)
+        self.wait_until_ready()
+
+    def _take_console(self, message: Any) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+    def wait_until_ready(self) -> None:
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.page.evaluate(READY)
+
+    def reload(self) -> None:
+        """Load the page again."""
+        self.page.reload()
+        self.wait_until_ready()
+
+    def cell(self, number: int) -> Any:
+        return self.page.locator(f".jp-Cell[data-windowed-list-index='{number}']")
+
+    def output(self, number: int) -> Any:
+        return self.cell(number).locator(".jp-Cell-outputWrapper")
+
+    def run(self, number: int) -> Any:
+        """Start a cell; returns where its output will be."""
+        self.cell(number).locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+        return self.output(number)
+
+    def run_to_end(self, number: int) -> Any:
+        """Run a cell, and wait for its end."""
+        output = self.run(number)
+        self.wait_for_end(number)
+        return output
+
+    def wait_for_end(self, number: int) -> None:
+        from playwright import sync_api
+
+        prompt = self.cell(number).locator(".jp-InputPrompt")
+        sync_api.expect(prompt).to_have_text(NUMBERED)
+
+    def command(self, name: str) -> None:
+        """Run a command of JupyterLab."""
+        self.page.evaluate("name => window.jupyterapp.commands.execute(name)", name)
