@@ -8,7 +8,7 @@ from jupyter_mgpu.on_engine.training.forward import Forward, evaluating
 from jupyter_mgpu.on_engine.training.metrics import chosen_collectors, chosen_metrics, measured
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
-from jupyter_mgpu.on_engine.training.sources import in_order, make_source, to_device
+from jupyter_mgpu.on_engine.training.sources import in_order, to_device
 from jupyter_mgpu.on_engine.training.strategies.strategy import Strategy
 
 
@@ -44,9 +44,7 @@ class Evaluation:
             # Each of them gets the data of all ranks, so there is nothing to add up.
             with contextlib.suppress(AttributeError):
                 collector.sync_on_compute = False
-        self._source = make_source(
-            options.validation, strategy.sharing, in_order(options), "validation data"
-        )
+        self._source = strategy.source(options.validation, in_order(options), "validation data")
 
     def measure(self) -> dict[str, float]:
         """Return `loss` and the metrics by name; the averages are the same on all ranks.

@@ -66,16 +66,21 @@ class Forward:
         with self._precision.autocast():
             if self._own is not None:
                 return self._own(net, batch)
-            inputs, target = self._taken_apart(batch)
+            inputs, target = taken_apart(batch)
             with types_told(net, inputs):
                 return net(inputs), target
 
-    @staticmethod
-    def _taken_apart(batch: Any) -> tuple[Any, Any]:
-        if isinstance(batch, Sequence) and len(batch) == 2:
-            return batch[0], batch[1]
-        size = f" of {len(batch)}" if isinstance(batch, Sequence | Mapping) else ""
-        raise TypeError(
-            f"A batch is a {type(batch).__name__}{size}, but (input, target) was expected. Give "
-            "forward=, a function of (net, batch) that returns (output, target)."
-        )
+
+def taken_apart(batch: Any) -> tuple[Any, Any]:
+    """Return the input and the target of a batch.
+
+    Raises:
+        TypeError: If it is no pair.
+    """
+    if isinstance(batch, Sequence) and len(batch) == 2:
+        return batch[0], batch[1]
+    size = f" of {len(batch)}" if isinstance(batch, Sequence | Mapping) else ""
+    raise TypeError(
+        f"A batch is a {type(batch).__name__}{size}, but (input, target) was expected. Give "
+        "forward=, a function of (net, batch) that returns (output, target)."
+    )

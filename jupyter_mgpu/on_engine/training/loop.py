@@ -19,7 +19,7 @@ from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.resuming import Keeper, Position
 from jupyter_mgpu.on_engine.training.setup import Precision, Schedule, make_optimizer
-from jupyter_mgpu.on_engine.training.sources import ahead, make_source, resolved
+from jupyter_mgpu.on_engine.training.sources import ahead, resolved
 from jupyter_mgpu.on_engine.training.strategies.choosing import make_strategy
 from jupyter_mgpu.on_engine.training.validation import Validator
 from jupyter_mgpu.on_engine.training.watching import Watcher, demand_tensorboard
@@ -54,10 +54,11 @@ class Training:
         if options.log_dir is not None:
             demand_tensorboard()
         chosen_collectors(options)
-        self._options = options = resolved(options, data, ranks)
+        options = resolved(options, data, ranks)
         self._ranks = ranks
-        self._strategy = strategy = make_strategy(net, options, ranks)
-        self._source = make_source(data, strategy.sharing, options, "data")
+        self._strategy = strategy = make_strategy(net, options, ranks, data)
+        self._options = options = strategy.options
+        self._source = strategy.source(data, options, "data")
         seeds.seed_item(options.seed, ranks.rank)
         loss = copy.deepcopy(loss).to(ranks.device) if hasattr(loss, "to") else loss
         self._optimizer = make_optimizer(strategy.net, options)

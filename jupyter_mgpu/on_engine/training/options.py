@@ -30,7 +30,11 @@ class TrainingOptions:
             function that takes the optimizer and returns a torch scheduler; it steps per epoch.
         warm_up: Steps in which the rate rises linearly from 0.
         max_epochs: How often all data is seen.
-        strategy: "ddp": every rank holds the whole network. Others are not built yet.
+        strategy: How ranks share the network. "ddp": each holds all of it. "pipeline": each holds
+            some of its layers.
+        pipeline_schedule: Of "pipeline": "1f1b" holds fewer outputs at a time than "gpipe".
+        pipeline_splits: The children of the network with which the stages after the first begin,
+            such as ["layer3", "head.1"]; by default stages of about equal size.
         mini_batch_size: Samples per step, over all ranks together; a DataLoader's own, else 128.
         scale: "linear" multiplies the batch and the rate by the number of ranks, with a warm-up.
         shuffle: "every-epoch", "once", "never"; the same order for any number of ranks. A
@@ -41,7 +45,8 @@ class TrainingOptions:
             weight per rank; "auto" measures. All of them equally by default.
         num_workers: Processes per rank that load data.
         clip_norm: Largest norm of all gradients together.
-        accumulate: Parts in which a batch is computed, to save memory.
+        accumulate: Parts in which a batch is computed, to save memory; the microbatches of
+            "pipeline", where 1 lets it choose.
         precision: "float32" (whatever the network has), "bf16", "fp16" (with a gradient scaler).
         compile: Compile the network by torch.compile.
         sync_batch_norm: Normalize over the batch of all ranks, as one device would.
@@ -79,6 +84,8 @@ class TrainingOptions:
     warm_up: int | None = None
     max_epochs: int = 30
     strategy: str = "ddp"
+    pipeline_schedule: str = "1f1b"
+    pipeline_splits: Sequence[str] | None = None
     mini_batch_size: int | None = None
     scale: Literal["linear"] | None = None
     shuffle: str | None = None
@@ -119,6 +126,7 @@ class TrainingOptions:
         """
         _one_of("execution_environment", self.execution_environment, ENVIRONMENTS)
         _one_of("shuffle", self.shuffle, (None, *SHUFFLES))
+        _one_of("pipeline_schedule", self.pipeline_schedule, ("gpipe", "1f1b"))
         _one_of("scale", self.scale, (None, "linear"))
         _one_of("precision", self.precision, ("float32", "bf16", "fp16"))
         _one_of("output_network", self.output_network, ("auto", "best-validation", "last"))

@@ -67,6 +67,17 @@ class Ranks:
         dist.all_gather_object(found, value, group=self.group)
         return found
 
+    def collect(self, value: Any) -> list[Any]:
+        """Collect one object per rank on the first one; the others get an empty list."""
+        if self.is_alone:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world_size if self.is_first else []
+        first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.gather_object(value, found or None, dst=first, group=self.group)
+        return found
+
 
 @contextlib.contextmanager
 def group_of(workers: tuple[int, ...], world_size: int) -> Iterator[Any]:

@@ -105,7 +105,7 @@ class Keeper:
         folder = self._options.checkpoint_folder
         if not self._options.max_restarts or folder is None or not checkpoints.found(folder):
             return None
-        state = checkpoints.load(folder, self._ranks.device)
+        state = checkpoints.load(folder, self._strategy.checkpoint_device)
         return state if self._run and state["run"] == self._run else None
 
     def _chosen(self) -> dict[str, Any] | None:
@@ -113,4 +113,4 @@ class Keeper:
         place = self._options.resume
         if place is True:
             place = self._options.checkpoint_folder
-        return checkpoints.load(place, self._ranks.device) if place else None
+        return checkpoints.load(place, self._strategy.checkpoint_device) if place else None

@@ -93,7 +93,7 @@ class Stepper:
                 self._statistics.before_pass()
                 output, target = self._forward(self._exchange.module, part.batch)
                 with self._precision.autocast():
-                    loss = self._checked(self._loss(output, target))
+                    loss = checked(self._loss(output, target))
                 weighted = loss * (part.weight * self._ranks.world_size)
                 self._precision.scaler.scale(weighted).backward()
                 # Not before: the way back checks that nobody has touched the statistics.
@@ -137,7 +137,7 @@ class Stepper:
         devices = [self._ranks.device] if self._ranks.device.startswith("cuda") else []
         with torch.random.fork_rng(devices):
             output, target = self._forward(self._exchange.module, part.batch)
-            self._checked(self._loss(output, target)).backward()
+            checked(self._loss(output, target)).backward()
         unused = [
             name
             for name, parameter in self._net.named_parameters()
@@ -148,19 +148,25 @@ class Stepper:
             buffer.copy_(value)
         return unused
 
-    def _checked(self, loss: Any) -> Any:
-        import torch
 
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            found = (
-                f"a tensor of shape {tuple(loss.shape)}"
-                if isinstance(loss, torch.Tensor)
-                else f"a {type(loss).__name__}"
-            )
-            raise TypeError(f"The loss is {found}, but it must be one number, the samples' mean.")
-        if not loss.requires_grad:
-            raise TypeError("The loss does not depend on any parameter that can be trained.")
-        return loss.reshape(())
+def checked(loss: Any) -> Any:
+    """Return a loss as a tensor without dimensions.
+
+    Raises:
+        TypeError: If it is no number, or not one that depends on the network.
+    """
+    import torch
+
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = (
+            f"a tensor of shape {tuple(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else f"a {type(loss).__name__}"
+        )
+        raise TypeError(f"The loss is {found}, but it must be one number, the samples' mean.")
+    if not loss.requires_grad:
+        raise TypeError("The loss does not depend on any parameter that can be trained.")
+    return loss.reshape(())
 
 
 def refuse_unused(names: Sequence[str]) -> None:

@@ -6,13 +6,19 @@ from typing import Any
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.strategies.ddp import DataParallel
+from jupyter_mgpu.on_engine.training.strategies.fsdp import FullySharded
+from jupyter_mgpu.on_engine.training.strategies.pipeline import Pipeline
 from jupyter_mgpu.on_engine.training.strategies.strategy import Strategy
 
-STRATEGIES: Mapping[str, type[Strategy]] = {"ddp": DataParallel}
+STRATEGIES: Mapping[str, type[Strategy]] = {
+    "ddp": DataParallel,
+    "pipeline": Pipeline,
+    "fsdp": FullySharded,
+}
 
 
-def make_strategy(net: Any, options: TrainingOptions, ranks: Ranks) -> Strategy:
+def make_strategy(net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> Strategy:
     """Make a rank's part of a network; one rank alone has all of it, whatever was asked for."""
     if ranks.is_alone:
         return Strategy(net, options, ranks)
-    return STRATEGIES[options.strategy](net, options, ranks)
+    return STRATEGIES[options.strategy](net, options, ranks, data)

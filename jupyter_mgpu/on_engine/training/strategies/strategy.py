@@ -9,6 +9,7 @@ from jupyter_mgpu.on_engine.training.metrics import Metric
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
+from jupyter_mgpu.on_engine.training.sources import Source, make_source
 from jupyter_mgpu.on_engine.training.step import Stepper, Trial
 
 State = dict[str, Any]
@@ -24,6 +25,7 @@ class Strategy:
         net: The network; it may be changed in place.
         options: What was asked for.
         ranks: Who trains.
+        data: What to train with, where that tells how to share the network.
 
     Attributes:
         net: What this rank has of the network, on its device; the optimizer is made of it.
@@ -36,22 +38,47 @@ class Strategy:
     is_joint = False
     is_split = False
 
-    def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks) -> None:
+    def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> None:
         self._options = options
         self._ranks = ranks
+        self._data = data
         self.sharing = ranks
         self.net = self.module = self._prepared(net)
+        del self._data
 
     def _prepared(self, net: Any) -> Any:
         """Bring the network to its device."""
-        if self._options.sync_batch_norm and not self._ranks.is_alone:
-            from jupyter_mgpu.on_engine.training.sync_batch_norm import convert
+        return self._compiled(self._normalized(net).to(self._ranks.device))
 
-            net = convert(net, self._ranks)
-        net = net.to(self._ranks.device)
+    def _normalized(self, net: Any) -> Any:
+        """Let the network normalize over all ranks, if that was asked for."""
+        if not self._options.sync_batch_norm or self._ranks.is_alone:
+            return net
+        from jupyter_mgpu.on_engine.training.sync_batch_norm import convert
+
+        return convert(net, self._ranks)
+
+    def _compiled(self, net: Any) -> Any:
+        """Compile the network, if that was asked for."""
         if self._options.compile:
             net.compile()
         return net
+
+    @property
+    def checkpoint_device(self) -> str:
+        """Where a whole state is read to when a training is resumed."""
+        return self._ranks.device
+
+    @property
+    def options(self) -> TrainingOptions:
+        """What was asked for, as this strategy reads it."""
+        return self._options
+
+    # --- data ----------------------------------------------------------------------------
+
+    def source(self, data: Any, options: TrainingOptions, what: str) -> Source:
+        """Make what yields this rank's parts of batches; see `make_source`."""
+        return make_source(data, self.sharing, options, what)
 
     # --- steps ---------------------------------------------------------------------------
 

@@ -1,0 +1,137 @@
+"""Pipelined training: each rank has some layers, and microbatches go from one to the next."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jupyter_mgpu.on_engine.training.forward import Forward
+from jupyter_mgpu.on_engine.training.metrics import Metric
+from jupyter_mgpu.on_engine.training.options import TrainingOptions
+from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.setup import Precision
+from jupyter_mgpu.on_engine.training.sources import Source, make_source
+from jupyter_mgpu.on_engine.training.strategies.strategy import State, Strategy
+
+
+class Pipeline(Strategy):
+    """torch.distributed.pipelining: layers on different ranks, batches in microbatches.
+
+    Args:
+        net: The network; the layers of other ranks lose their numbers.
+        options: What was asked for.
+        ranks: Who trains.
+        data: What to train with, of which one sample shows how large outputs are.
+
+    Raises:
+        ValueError: If the network cannot be cut into stages, or not into microbatches.
+    """
+
+    is_split = True
+
+    def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> None:
+        super().__init__(net, options, ranks, data)
+        # Everybody sees whole batches; a sampler's order comes from the real first rank.
+        whole = (1.0, *[0.0] * (ranks.world_size - 1))
+        self.sharing = replace(ranks, rank=0, loads=whole)
+        self._takes = {"inputs": self._flow.is_first, "targets": self._flow.is_last}
+
+    def _prepared(self, net: Any) -> Any:
+        """Cut the network, and keep what this rank computes."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.flow import Flow
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import Holding
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.plan import num_parts, stages_of
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.stage import Stage
+
+        ranks, options = self._ranks, self._options
+        stages = stages_of(net, self._data, options, ranks)
+        self._options = replace(options, accumulate=num_parts(options, ranks.world_size))
+        self._holding = Holding(net, stages, ranks.rank, ranks.device)
+        following = [links[0].name for links in stages[ranks.rank + 1 : ranks.rank + 2]]
+        stage = Stage(
+            net,
+            [link.bound(net) for link in stages[ranks.rank]],
+            Precision(options.precision, ranks.device),
+            following[0] if following else None,
+        )
+        self._flow = Flow(stage, net, ranks, options.pipeline_schedule)
+        return net
+
+    # --- data ----------------------------------------------------------------------------
+
+    def source(self, data: Any, options: TrainingOptions, what: str) -> Source:
+        """Make what yields batches; this rank loads what it uses, cut into microbatches."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.needs import OwnHalves, needed
+
+        own = needed(data, what, **self._takes)
+        return OwnHalves(make_source(own, self.sharing, options, what), **self._takes)
+
+    # --- steps ---------------------------------------------------------------------------
+
+    def stepper(
+        self, loss: Any, metrics: Mapping[str, Metric], optimizer: Any, precision: Precision
+    ) -> Any:
+        """Make what computes the gradients of a batch and updates this rank's layers."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import OwnUpdates
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.stepper import PipelineStepper
+
+        self._updates = OwnUpdates(optimizer)
+        return PipelineStepper(
+            self.net,
+            self._flow,
+            self._holding,
+            loss,
+            metrics,
+            optimizer,
+            precision,
+            self._options,
+            self._ranks,
+        )
+
+    # --- outputs -------------------------------------------------------------------------
+
+    def outputs(self, forward: Forward, batch: Any) -> tuple[Any, Any] | None:  # noqa: ARG002 - the stages have their own
+        """Compute output and target of a batch, on the last rank; None on others."""
+        import torch
+
+        inputs, target = batch
+        rows = inputs if not self._flow.is_first else target
+        found: list[Any] = []
+
+        def finish(output: Any, number: int) -> Any:  # noqa: ARG001 - there is only one
+            found.append(output)
+            return torch.zeros(1)
+
+        self._flow.run([inputs], finish, 1, rows, is_trained=False)
+        return (found[-1], target) if self._flow.is_last else None
+
+    # --- states --------------------------------------------------------------------------
+
+    @property
+    def checkpoint_device(self) -> str:
+        """Where a whole state is read to: most of it is not for this rank."""
+        return "cpu"
+
+    def whole(self, state: State) -> State:
+        """Put the layers' states together, on the CPU of the first rank."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import here
+
+        parts = self._ranks.collect(here(state))
+        found = {name: one for part in parts for name, one in part.items()}
+        return {name: found[name] for name in state if name in found}
+
+    def own(self, state: State) -> State:
+        """Return the state with this rank's layers only."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import own_of
+
+        return own_of(state, self.net)
+
+    def whole_of_optimizer(self, state: State) -> State:
+        """Put the states of the ranks' optimizers together."""
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import joined
+
+        parts = self._ranks.collect(self._updates.here(state))
+        return joined(parts) if parts else {}
+
+    def own_of_optimizer(self, state: State) -> State:
+        """Return what this rank's optimizer has of a whole state."""
+        return self._updates.own_of(state)
