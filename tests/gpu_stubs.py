@@ -205,13 +205,15 @@ def other_pool(machine: GpuMachine, **request: object) -> Iterator[tuple[int, di
         process.send_signal(signal.SIGKILL)
 
 
-@pytest.fixture(scope="session")
-def gpu_stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the built stubs: nvml/libnvidia-ml.so.1 and cuda/libcuda.so.1."""
+def build_libraries(folder: Path) -> None:
+    """Build the stubs: nvml/libnvidia-ml.so.1 and cuda/libcuda.so.1 below the folder.
+
+    Raises:
+        FileNotFoundError: If there is no C compiler.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("the GPU stubs need a C compiler")
-    folder = tmp_path_factory.mktemp("gpu-stubs")
+        raise FileNotFoundError("the GPU stubs need a C compiler")
     # Apart, so that only libnvidia-ml is found by the linker's path, as pynvml needs it.
     for source, library in (("nvml", "libnvidia-ml.so.1"), ("cuda", "libcuda.so.1")):
         target = folder / source / library
@@ -227,6 +229,33 @@ def gpu_stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         command = [compiler, *flags, "-o", str(target), str(SOURCES / f"{source}_stub.c")]
         subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def make_machine(scenario: str, libraries: Path, folder: Path) -> GpuMachine:
+    """Pretend a machine, with built libraries and an empty folder of its own."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("CUDA_")
+    }
+    paths = [str(libraries / "nvml"), environment.get("LD_LIBRARY_PATH", "")]
+    environment |= {
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
+        "MGPU_LIBCUDA": str(libraries / "cuda" / "libcuda.so.1"),
+        "MGPU_STUB_SCENARIO": str(folder / "scenario"),
+        "MGPU_LEASE_DIR": str(folder / "leases"),
+    }
+    machine = GpuMachine(environment, folder / "scenario")
+    machine.write(scenario)
+    return machine
+
+
+@pytest.fixture(scope="session")
+def gpu_stub_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the built stubs."""
+    folder = tmp_path_factory.mktemp("gpu-stubs")
+    try:
+        build_libraries(folder)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     return folder
 
 
@@ -235,21 +264,6 @@ def gpu_machine(
     gpu_stub_libraries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], GpuMachine]:
     """Make a machine out of a scenario: `gpu_machine(gpus(2))`. It is an environment (a dict)."""
-
-    def make(scenario: str) -> GpuMachine:
-        folder = tmp_path_factory.mktemp("gpu-machine")
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("CUDA_")
-        }
-        paths = [str(gpu_stub_libraries / "nvml"), environment.get("LD_LIBRARY_PATH", "")]
-        environment |= {
-            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
-            "MGPU_LIBCUDA": str(gpu_stub_libraries / "cuda" / "libcuda.so.1"),
-            "MGPU_STUB_SCENARIO": str(folder / "scenario"),
-            "MGPU_LEASE_DIR": str(folder / "leases"),
-        }
-        machine = GpuMachine(environment, folder / "scenario")
-        machine.write(scenario)
-        return machine
-
-    return make
+    return lambda scenario: make_machine(
+        scenario, gpu_stub_libraries, tmp_path_factory.mktemp("gpu-machine")
+    )

@@ -1,7 +1,7 @@
 /* The machine that the stubs of libnvidia-ml and libcuda pretend to be.
  *
- * MGPU_STUB_SCENARIO names a text file that is read again at each call, so that a test can change
- * the machine while processes run. One fact per line, `key=value` in any order, `_` for a blank:
+ * MGPU_STUB_SCENARIO names a text file that is read again whenever it was written, so that a test can
+ * change the machine while processes run. One fact per line, `key=value` in any order, `_` for a blank:
  *
  *   driver version=570.86 cuda=12080
  *   gpu 0 uuid=GPU-... name=NVIDIA_H200 bus=00000000:01:00.0 cc=9.0 memory=144384 used=0 util=0
@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST 16
@@ -57,11 +58,21 @@ static void parse_line(char *text, line_t *line) {
 }
 
 static void read_scenario(void) {
+    static __thread struct stat seen;
+    struct stat now;
     char buffer[1024];
     const char *path = getenv("MGPU_STUB_SCENARIO");
-    FILE *file = path ? fopen(path, "re") : NULL;
+    if (!path || stat(path, &now)) {
+        num_lines = 0;
+        return;
+    }
+    if (seen.st_ino == now.st_ino && seen.st_size == now.st_size &&
+        seen.st_mtim.tv_sec == now.st_mtim.tv_sec && seen.st_mtim.tv_nsec == now.st_mtim.tv_nsec)
+        return; /* not written since */
+    FILE *file = fopen(path, "re");
     num_lines = 0;
     if (!file) return;
+    seen = now;
     while (num_lines < MOST_LINES && fgets(buffer, sizeof buffer, file)) {
         parse_line(buffer, &lines[num_lines]);
         if (lines[num_lines].kind[0] && lines[num_lines].kind[0] != '#') num_lines++;
