@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from training import cnn, difference, fit, mlp, normed, samples, tied
+from training import CASES, LEAST, WORLDS, difference, fit, mlp, normed, samples, trained_both_ways
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import TrainingOptions, train
@@ -17,47 +17,14 @@ from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook
 
-LEAST = 1e-10
-WORLDS = {"two": [1, 1, 0], "three": None, "uneven": [0.7, 0.2, 0.1]}
-
-
-def two_groups(net: Any) -> Any:
-    groups = [{"params": net[0].parameters(), "lr": 0.05}, {"params": net[2].parameters()}]
-    return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
-
-
-def decaying(optimizer: Any) -> Any:
-    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-
-
-CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "an MLP": (mlp, {}),
-    "a CNN": (cnn, {}),
-    "tied weights": (tied, {}),
-    "clipping": (mlp, {"clip_norm": 0.1}),
-    "accumulation": (mlp, {"accumulate": 3}),
-    "parameter groups": (mlp, {"optimizer": two_groups}),
-    "a schedule": (mlp, {"schedule": "cosine", "warm_up": 7}),
-    "a scheduler": (mlp, {"schedule": decaying}),
-    "partial batches": (mlp, {"drop_last": False}),
-    "synchronised normalization": (normed, {"sync_batch_norm": True}),
-    "averaged weights": (mlp, {"average_decay": 0.9}),
-}
-references: dict[str, Any] = {}
-
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_train_the_network_of_one_device(trio: Pool, case: str, world: str) -> None:
-    make, options = CASES[case]
-    settings = {"max_epochs": 5, "validation": samples(), "metrics": ["accuracy"], **options}
-    if case not in references:
-        references[case] = fit(make(), samples(), **settings)
-
-    found = fit(make(), samples(), trio, worker_load=WORLDS[world], **settings)
+    found, wanted = trained_both_ways(trio, case, world)
 
     assert len(found[1].steps) >= 50
-    assert difference(found, references[case]) < LEAST
+    assert difference(found, wanted) < LEAST
 
 
 # --- batch normalization, dropout --------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the tests of `train` share: small networks in float64, data, a comparison."""
+"""What the tests of `train` share: small networks in float64, data, a comparison, a proof."""
 
 from typing import Any
 
@@ -92,3 +92,44 @@ def difference(one: Any, other: Any) -> float:
         )
     ]
     return max(abs(value - wanted) for value, wanted in pairs)
+
+
+# --- the proof: any number of ranks trains the network of one device ---------------------
+
+LEAST = 1e-10
+WORLDS: dict[str, Any] = {"two": [1, 1, 0], "three": None, "uneven": [0.7, 0.2, 0.1]}
+
+
+def two_groups(net: Any) -> Any:
+    groups = [{"params": net[0].parameters(), "lr": 0.05}, {"params": net[2].parameters()}]
+    return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+
+
+def decaying(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "an MLP": (mlp, {}),
+    "a CNN": (cnn, {}),
+    "tied weights": (tied, {}),
+    "clipping": (mlp, {"clip_norm": 0.1}),
+    "accumulation": (mlp, {"accumulate": 3}),
+    "parameter groups": (mlp, {"optimizer": two_groups}),
+    "a schedule": (mlp, {"schedule": "cosine", "warm_up": 7}),
+    "a scheduler": (mlp, {"schedule": decaying}),
+    "partial batches": (mlp, {"drop_last": False}),
+    "synchronised normalization": (normed, {"sync_batch_norm": True}),
+    "averaged weights": (mlp, {"average_decay": 0.9}),
+}
+_references: dict[str, Any] = {}
+
+
+def trained_both_ways(pool: Pool, case: str, world: str, **more: Any) -> tuple[Any, Any]:
+    """Train on a pool's ranks, with further options, and on one device; return both results."""
+    make, options = CASES[case]
+    settings = {"max_epochs": 5, "validation": samples(), "metrics": ["accuracy"], **options}
+    if case not in _references:
+        _references[case] = fit(make(), samples(), **settings)
+    found = fit(make(), samples(), pool, worker_load=WORLDS[world], **settings, **more)
+    return found, _references[case]
