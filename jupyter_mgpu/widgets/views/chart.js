@@ -16,7 +16,7 @@ export const CHART_WORDS = {
   cursor: "{title}: move along the steps",
   summary: "{title}: {lines}",
   line: "{label} from {first} to {last}, lowest {low}, highest {high}",
-  empty: "No values yet.",
+  noValues: "No values yet.",
   hidden: ["{n} value is not a number above 0 and has no place on the log axis.",
     "{n} values are not numbers above 0 and have no place on the log axis."],
   smoothing: "Smoothing", log: "Log axis",
@@ -56,6 +56,7 @@ export function makeChart(t, height = 180, onMove = undefined) {
   /** @type {number|null} */
   let at = null;
   let summarisedAt = -Infinity;
+  let summarised = "";
   let scale = scaleOf(drawing, 300, height);
 
   function draw() {
@@ -76,7 +77,9 @@ export function makeChart(t, height = 180, onMove = undefined) {
     setAttribute(cursor, "aria-valuemin", scale.xRange[0]);
     setAttribute(cursor, "aria-valuemax", scale.xRange[1]);
     drawCursor();
-    if (performance.now() - summarisedAt < SUMMARY_MS) return;
+    const look = `${drawing.title} ${drawing.log}`;
+    if (look === summarised && performance.now() - summarisedAt < SUMMARY_MS) return;
+    summarised = look;
     summarisedAt = performance.now();
     setAttribute(svg, "aria-label", summaryOf(t, drawing));
     setAttribute(cursor, "aria-label", t("cursor", { title: drawing.title }));
@@ -168,7 +171,7 @@ function makeEntry() {
 
 /** What cannot be drawn, in words. @param {import("./parts.js").Translate} t @param {Drawing} drawing */
 function noteOf(t, { lines, log = false }) {
-  if (!lines.some((line) => line.xs.length)) return t("empty");
+  if (!lines.some((line) => line.xs.length)) return t("noValues");
   let [gaps, hidden] = [0, 0];
   for (const { ys } of lines) {
     for (const y of ys) {
@@ -183,7 +186,7 @@ function noteOf(t, { lines, log = false }) {
 function summaryOf(t, { title, lines, writeY = metric }) {
   const sentences = lines.map(({ label, ys }) => {
     const known = /** @type {number[]} */ (ys.filter((y) => y !== null && Number.isFinite(y)));
-    if (!known.length) return `${label}: ${t("empty")}`;
+    if (!known.length) return `${label}: ${t("noValues")}`;
     let [low, high] = [known[0], known[0]];
     for (const y of known) {
       if (y < low) low = y;
@@ -192,7 +195,7 @@ function summaryOf(t, { title, lines, writeY = metric }) {
     const [first, last] = [writeY(known[0]), writeY(known[known.length - 1])];
     return t("line", { label, first, last, low: writeY(low), high: writeY(high) });
   });
-  return t("summary", { title, lines: sentences.join("; ") || t("empty") });
+  return t("summary", { title, lines: sentences.join("; ") || t("noValues") });
 }
 
 /** The step that is nearest to a place. @param {import("./plot.js").Line[]} lines @param {number} x */

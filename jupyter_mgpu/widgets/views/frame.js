@@ -39,7 +39,7 @@ export function show({ model, el }, kind, table, build) {
   const notice = make("p", "mgpu-notice");
   const answer = makeAnswer(t);
   const content = make("div", "mgpu-content");
-  const announcer = makeAnnouncer();
+  const announcer = makeAnnouncer(t);
   const root = make("div", `mgpu mgpu-${kind}`, notice, content, answer.node, announcer.node);
   root.setAttribute("role", "group");
   const view = build({
@@ -157,8 +157,9 @@ function makeAnswer(t) {
   };
 }
 
-/** One polite live region: at most one announcement per 10 s; what comes between is joined. */
-function makeAnnouncer() {
+/** One polite live region: at most one announcement per 10 s; what comes between is joined.
+ * @param {Translate} t */
+function makeAnnouncer(t) {
   const node = make("div", "mgpu-unseen");
   node.setAttribute("role", "status");
   node.setAttribute("aria-live", "polite");
@@ -170,7 +171,7 @@ function makeAnnouncer() {
     timer = 0;
     const more = waiting.length - ANNOUNCE_AT_ONCE;
     const words = waiting.slice(0, ANNOUNCE_AT_ONCE).join(". ");
-    setText(node, more > 0 ? `${words}. + ${more}` : words);
+    setText(node, more > 0 ? `${words}. ${t("more", { n: more })}` : words);
     waiting = [];
     lastMs = performance.now();
   }
