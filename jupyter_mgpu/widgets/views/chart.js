@@ -17,7 +17,7 @@ export const CHART_WORDS = {
   summary: "{title}: {lines}",
   line: "{label} from {first} to {last}, lowest {low}, highest {high}",
   noValues: "No values yet.",
-  hidden: ["{n} value is not a number above 0 and has no place on the log axis.",
+  offLog: ["{n} value is not a number above 0 and has no place on the log axis.",
     "{n} values are not numbers above 0 and have no place on the log axis."],
   smoothing: "Smoothing", log: "Log axis",
   gaps: ["{n} value is not a finite number.", "{n} values are not finite numbers."],
@@ -179,7 +179,7 @@ function noteOf(t, { lines, log = false }) {
       else if (log && y <= 0) hidden++;
     }
   }
-  return [gaps && t("gaps", { n: gaps }), hidden && t("hidden", { n: hidden })].filter(Boolean).join(" ");
+  return [gaps && t("gaps", { n: gaps }), hidden && t("offLog", { n: hidden })].filter(Boolean).join(" ");
 }
 
 /** One sentence per line. @param {import("./parts.js").Translate} t @param {Drawing} drawing */
