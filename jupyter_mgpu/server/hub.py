@@ -96,6 +96,8 @@ class Hub:
     async def close(self) -> None:
         """End, because the server does."""
         self._is_closed = True
+        for viewer in self._viewers:
+            viewer.close()
         if self._job is not None:
             self._job.cancel()
             await asyncio.gather(self._job, return_exceptions=True)

@@ -50,7 +50,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # the or
         await self.write_message(dump({"type": "hello", **await hello(self)}))
         hub = parts_of(self).hub
         if self.ws_connection is not None:  # it may have gone again
-            self._viewer = Viewer(self.write_message, hub.interval_s)
+            self._viewer = Viewer(self.write_message, hub.interval_s, self._close_with_server)
             hub.add(self._viewer)
 
     def on_message(self, message: str | bytes) -> None:
@@ -80,6 +80,9 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # the or
             return
         words = 'Send {"type": "interval", "seconds": 1}, {"type": "pause"} or {"type": "resume"}.'
         self.write_message(dump({"type": "error", "message": words}))
+
+    def _close_with_server(self) -> None:
+        self.close(GOING_AWAY, "the server ends")
 
     def on_close(self) -> None:
         """Send no more."""

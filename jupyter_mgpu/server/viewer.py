@@ -18,14 +18,21 @@ class Viewer:
     Args:
         write: Writes one message; done when the client's connection has taken it.
         interval_s: Seconds between two states.
+        close: Closes the connection, because the server ends.
 
     Attributes:
         seq: The state that it got last, None before the first.
         is_paused: It wants nothing now, and keeps no sampler going.
     """
 
-    def __init__(self, write: Callable[[str], Awaitable[None]], interval_s: float) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], Awaitable[None]],
+        interval_s: float,
+        close: Callable[[], None],
+    ) -> None:
         self.interval_s = interval_s
+        self.close = close
         self.is_paused = False
         self.seq: int | None = None
         self._write = write
