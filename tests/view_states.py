@@ -147,8 +147,11 @@ def task(number: int, state: str, **values: Any) -> State:
     } | values
 
 
+EVERY = ["running", "running", "queued", "queued", "finished", "failed", "cancelled"]
+
+
 def tasks(states: list[str] | None = None, **values: Any) -> State:
-    states = states or ["running", "running", "queued", "queued", "finished", "failed", "cancelled"]
+    states = EVERY if states is None else states
     names = ("queued", "running", "finished", "failed", "cancelled")
     return (
         common(

@@ -66,7 +66,7 @@ export function makeChart(t, height = 180, onMove = undefined) {
     setText(title, drawing.title);
     const drawn = drawing.lines.map((line) => shapeOf(line, drawing, scale));
     shapes.update(drawn);
-    setAttribute(grid, "d", scale.yTicks.map((y) => `M${LEFT} ${scale.y(y)}H${scale.right}`).join(""));
+    setAttribute(grid, "d", scale.yTicks.map((y) => `M${LEFT} ${scale.y(y).toFixed(1)}H${scale.right}`).join(""));
     setAttribute(bands, "d", bandsPath(drawing.bands ?? [], scale, height));
     ticksY.update([...tickTexts(scale, drawing, height), ...endTexts(drawn, drawing, scale, height)]);
     const words = noteOf(t, drawing);

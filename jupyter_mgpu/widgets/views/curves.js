@@ -17,37 +17,42 @@ export function smooth(values, weight) {
 }
 
 /**
- * Thin a curve to what a width can show: of each pixel column the first, lowest, highest and last.
+ * Thin a curve to what a width can show: of each pixel column the lowest and the highest value.
  * @param {number[]} xs in pixels, rising
  * @param {(number|null)[]} ys in pixels, or null for a gap
  * @returns {string} the path; neighbours of a gap are not joined
  */
 export function thinPath(xs, ys) {
   let path = "";
-  let isOpen = false;
+  let command = "M";
   let i = 0;
-  const put = (/** @type {number} */ at) => {
-    path += `${isOpen ? "L" : "M"}${xs[at].toFixed(1)} ${/** @type {number} */ (ys[at]).toFixed(1)}`;
-    isOpen = true;
-  };
   while (i < xs.length) {
-    if (ys[i] === null) {
-      isOpen = false;
+    const y = ys[i];
+    if (y === null) {
+      command = "M";
       i++;
       continue;
     }
-    const column = Math.floor(xs[i]);
-    let [low, high, last] = [i, i, i];
-    for (let j = i; j < xs.length && Math.floor(xs[j]) === column && ys[j] !== null; j++) {
-      const y = /** @type {number} */ (ys[j]);
-      if (y < /** @type {number} */ (ys[low])) low = j;
-      if (y > /** @type {number} */ (ys[high])) high = j;
-      last = j;
+    const end = Math.floor(xs[i]) + 1;
+    let [low, high] = [i, i];
+    let [lowest, highest] = [y, y];
+    for (i++; i < xs.length && xs[i] < end; i++) {
+      const next = ys[i];
+      if (next === null) break;
+      if (next < lowest) [low, lowest] = [i, next];
+      else if (next > highest) [high, highest] = [i, next];
     }
-    for (const at of new Set([i, Math.min(low, high), Math.max(low, high), last])) put(at);
-    i = last + 1;
+    const [first, second] = low < high ? [low, high] : [high, low];
+    path += `${command}${tenths(xs[first])} ${tenths(ys[first])}`;
+    if (first !== second) path += `L${tenths(xs[second])} ${tenths(ys[second])}`;
+    command = "L";
   }
   return path;
+}
+
+/** @param {number|null} pixels */
+function tenths(pixels) {
+  return Math.round(/** @type {number} */ (pixels) * 10) / 10;
 }
 
 /**
@@ -60,7 +65,7 @@ export function dotsPath(xs, ys) {
   xs.forEach((x, i) => {
     const y = ys[i];
     if (y === null || x - before < 3) return;
-    path += `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
+    path += `M${tenths(x)} ${tenths(y)}h0`;
     before = x;
   });
   return path;

@@ -71,6 +71,7 @@ export function show({ model, el }, kind, table, build) {
       if (shown && view.news) announcer.say(view.news(shown, state));
       shown = state;
     }
+    setShown(content, shown !== null);
     drawNotice();
   }
   // Changes between two frames are drawn once; a hidden page draws nothing.

@@ -54,6 +54,7 @@ function buildGpus({ root, t }) {
       setText(trouble, now.trouble ?? "");
       setShown(trouble, Boolean(now.trouble));
       rows.update(gpus);
+      root.parentElement?.classList.toggle("mgpu-many", gpus.length > 8);
       setText(hint, gpus.length ? t("meaning") : t(now.trouble ? "troubleHint" : "none"));
       cpu.update(percentMeter(t, t("cpu"), t("cpu"), now.host.cpu));
       memory.update(memoryMeter(t, t("hostMemory"), t("hostMemory"), now.host.memory));
@@ -167,7 +168,8 @@ function makeHistory(t) {
         .filter(([, reading]) => reading.reason)
         .map(([what, reading]) => t("why", { what: t(what === "power" ? "powerSpoken" : what, { text: "" }).trim(), reason: reading.reason }));
       setText(facts, [
-        gpu.state === "lost" && t("lostHint"), t("uuid", { uuid: gpu.uuid }), ...holders, ...reasons,
+        gpu.state === "lost" && t("lostHint"), temperatureText(t, gpu.temperature), powerText(t, gpu.power, gpu.power_limit),
+        t("uuid", { uuid: gpu.uuid }), ...holders, ...reasons,
       ].filter(Boolean).join(" · "));
       pair[0].update(historyChart(t, gpu, "busyChart", gpu.utilization_history, [0, 100], 1, "percent"));
       const total = gpu.memory.total ? gpu.memory.total / 2 ** 30 : undefined;

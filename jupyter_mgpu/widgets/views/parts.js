@@ -169,7 +169,10 @@ export function keyed(parent, keyOf, create) {
 
 /** @param {HTMLElement} parent @param {Element[]} nodes */
 function placeInOrder(parent, nodes) {
-  if (!nodes.length) return;
+  // To ask for the selection costs a layout, so only where something must move.
+  const isInPlace = (/** @type {Element} */ node, /** @type {number} */ i) =>
+    node.parentNode === parent && node.nextSibling === (nodes[i + 1] ?? null);
+  if (nodes.every(isInPlace)) return; // also where there are none
   const root = /** @type {Document} */ (parent.getRootNode());
   const held = [root.activeElement, document.getSelection()?.anchorNode];
   let still = nodes.findIndex((node) => held.some((one) => one && node.contains(one)));

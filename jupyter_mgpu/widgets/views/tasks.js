@@ -98,7 +98,7 @@ function makeTask(t, send) {
       setText(error, words.trim().split("\n")[0]);
       setShown(error, words !== "");
       setText(full, words);
-      setShown(full, words.trim().includes("\n"));
+      setShown(full, words !== "");
       const isRunning = now.state === "running" || now.state === "stopping";
       setShown(progress.node, isRunning && now.progress !== null);
       const percent = t("percentEta", { n: Math.floor(100 * (now.progress ?? 0)) });
