@@ -125,9 +125,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 _references: dict[str, Any] = {}
 
 
-def trained_both_ways(pool: Pool, case: str, world: str, **more: Any) -> tuple[Any, Any]:
+def trained_both_ways(
+    pool: Pool, case: str, world: str, cases: Any = CASES, **more: Any
+) -> tuple[Any, Any]:
     """Train on a pool's ranks, with further options, and on one device; return both results."""
-    make, options = CASES[case]
+    make, options = cases[case]
     settings = {"max_epochs": 5, "validation": samples(), "metrics": ["accuracy"], **options}
     if case not in _references:
         _references[case] = fit(make(), samples(), **settings)

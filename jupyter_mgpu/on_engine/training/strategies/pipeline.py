@@ -10,6 +10,23 @@ from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.setup import Precision
 from jupyter_mgpu.on_engine.training.sources import Source, make_source
+from jupyter_mgpu.on_engine.training.strategies.pipelining.assembly import assembled
+from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import (
+    OwnUpdates,
+    here,
+    joined,
+    own_of,
+)
+from jupyter_mgpu.on_engine.training.strategies.pipelining.needs import (
+    OwnHalves,
+    everybody,
+    needed,
+)
+from jupyter_mgpu.on_engine.training.strategies.pipelining.plan import (
+    num_parts,
+    refuse_statistics,
+)
+from jupyter_mgpu.on_engine.training.strategies.pipelining.stepper import PipelineStepper
 from jupyter_mgpu.on_engine.training.strategies.strategy import State, Strategy
 
 
@@ -30,38 +47,21 @@ class Pipeline(Strategy):
 
     def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> None:
         super().__init__(net, options, ranks, data)
-        # Everybody sees whole batches; a sampler's order comes from the real first rank.
-        whole = (1.0, *[0.0] * (ranks.world_size - 1))
-        self.sharing = replace(ranks, rank=0, loads=whole)
+        self.sharing = everybody(ranks)
         self._takes = {"inputs": self._flow.is_first, "targets": self._flow.is_last}
 
     def _prepared(self, net: Any) -> Any:
         """Cut the network, and keep what this rank computes."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.flow import Flow
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import Holding
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.plan import num_parts, stages_of
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.stage import Stage
-
-        ranks, options = self._ranks, self._options
-        stages = stages_of(net, self._data, options, ranks)
+        options, ranks = self._options, self._ranks
+        refuse_statistics(net, options)
+        self._holding, self._flow = assembled(net, self._data, options, ranks)
         self._options = replace(options, accumulate=num_parts(options, ranks.world_size))
-        self._holding = Holding(net, stages, ranks.rank, ranks.device)
-        following = [links[0].name for links in stages[ranks.rank + 1 : ranks.rank + 2]]
-        stage = Stage(
-            net,
-            [link.bound(net) for link in stages[ranks.rank]],
-            Precision(options.precision, ranks.device),
-            following[0] if following else None,
-        )
-        self._flow = Flow(stage, net, ranks, options.pipeline_schedule)
         return net
 
     # --- data ----------------------------------------------------------------------------
 
     def source(self, data: Any, options: TrainingOptions, what: str) -> Source:
         """Make what yields batches; this rank loads what it uses, cut into microbatches."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.needs import OwnHalves, needed
-
         own = needed(data, what, **self._takes)
         return OwnHalves(make_source(own, self.sharing, options, what), **self._takes)
 
@@ -71,9 +71,6 @@ class Pipeline(Strategy):
         self, loss: Any, metrics: Mapping[str, Metric], optimizer: Any, precision: Precision
     ) -> Any:
         """Make what computes the gradients of a batch and updates this rank's layers."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import OwnUpdates
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.stepper import PipelineStepper
-
         self._updates = OwnUpdates(optimizer)
         return PipelineStepper(
             self.net,
@@ -91,18 +88,10 @@ class Pipeline(Strategy):
 
     def outputs(self, forward: Forward, batch: Any) -> tuple[Any, Any] | None:  # noqa: ARG002 - the stages have their own
         """Compute output and target of a batch, on the last rank; None on others."""
-        import torch
-
         inputs, target = batch
-        rows = inputs if not self._flow.is_first else target
-        found: list[Any] = []
-
-        def finish(output: Any, number: int) -> Any:  # noqa: ARG001 - there is only one
-            found.append(output)
-            return torch.zeros(1)
-
-        self._flow.run([inputs], finish, 1, rows, is_trained=False)
-        return (found[-1], target) if self._flow.is_last else None
+        rows = target if self._flow.is_first else inputs  # what is not loaded here is a number
+        output = self._flow.output(inputs, rows)
+        return (output, target) if self._flow.is_last else None
 
     # --- states --------------------------------------------------------------------------
 
@@ -113,22 +102,16 @@ class Pipeline(Strategy):
 
     def whole(self, state: State) -> State:
         """Put the layers' states together, on the CPU of the first rank."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import here
-
         parts = self._ranks.collect(here(state))
         found = {name: one for part in parts for name, one in part.items()}
         return {name: found[name] for name in state if name in found}
 
     def own(self, state: State) -> State:
         """Return the state with this rank's layers only."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import own_of
-
         return own_of(state, self.net)
 
     def whole_of_optimizer(self, state: State) -> State:
         """Put the states of the ranks' optimizers together."""
-        from jupyter_mgpu.on_engine.training.strategies.pipelining.holdings import joined
-
         parts = self._ranks.collect(self._updates.here(state))
         return joined(parts) if parts else {}
 

@@ -87,6 +87,17 @@ class Flow:
                 **({"target": numbers} if self.is_last and is_trained else {}),
             )
 
+    def output(self, inputs: Any, rows: int) -> Any:
+        """Compute a batch at once, without gradients; its output is on the last rank."""
+        found: list[Any] = [None]
+
+        def finish(output: Any, number: int) -> torch.Tensor:
+            found[number] = output
+            return torch.zeros(1)
+
+        self.run([inputs], finish, 1, rows, is_trained=False)
+        return found[0]
+
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
         try:

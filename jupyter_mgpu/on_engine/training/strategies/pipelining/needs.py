@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from jupyter_mgpu.on_engine.training.batches import Part
 from jupyter_mgpu.on_engine.training.forward import taken_apart
+from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.sources import Source, Step
 from jupyter_mgpu.on_engine.training.trees import count_rows, is_indexable, leaves_of
 
@@ -33,9 +34,14 @@ def needed(data: Any, what: str, *, inputs: bool, targets: bool) -> Any:
             )
         count_rows(data, what)
         parts = zip(data, (inputs, targets), strict=True)
-        return tuple(part if is_used else _no_numbers(part) for part, is_used in parts)
-    if inputs or targets:
-        return data
+        return tuple(part if is_used else without_samples(part) for part, is_used in parts)
+    return data if inputs or targets else without_samples(data)
+
+
+def without_samples(data: Any) -> Any:
+    """Return data of the same length and order with nothing in it; a stream stays as it is."""
+    if is_indexable(data):
+        return torch.empty((len(next(leaves_of(data))), 0))
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return data
@@ -46,10 +52,9 @@ def needed(data: Any, what: str, *, inputs: bool, targets: bool) -> Any:
     return Nothing(len(dataset))
 
 
-def _no_numbers(data: Any) -> Any:
-    """Return tensors of the same length with nothing in them."""
-    rows = len(next(leaves_of(data)))
-    return torch.empty((rows, 0))
+def everybody(ranks: Ranks) -> Ranks:
+    """Return ranks that all see whole batches; a sampler's order is the first one's."""
+    return replace(ranks, rank=0, loads=(1.0, *[0.0] * (ranks.world_size - 1)))
 
 
 class Nothing(torch.utils.data.Dataset):  # type: ignore[misc] # torch is untyped here

@@ -33,10 +33,25 @@ def demand_stages(net: nn.Module, options: TrainingOptions, num_stages: int) -> 
     Raises:
         ValueError: It says why.
     """
-    refuse_statistics(net, options)
+    demand_sizes(net)
     links = _links(skeleton_of(net), num_stages)
     if options.pipeline_splits is not None:
         named_cuts(links, options.pipeline_splits, num_stages)
+
+
+def demand_sizes(net: nn.Module) -> None:
+    """Refuse parameters whose size is not known yet.
+
+    Raises:
+        ValueError: It names one.
+    """
+    kind = nn.parameter.UninitializedParameter
+    for name, parameter in net.named_parameters():
+        if isinstance(parameter, kind):
+            raise ValueError(
+                f"strategy is 'pipeline', but the size of {name!r} is not known yet. Call the "
+                "network once on a batch before."
+            )
 
 
 def stages_of(
@@ -47,7 +62,6 @@ def stages_of(
     Raises:
         ValueError: If the network cannot be cut as asked for.
     """
-    refuse_statistics(net, options)
     skeleton = skeleton_of(net)
     links = _links(skeleton, ranks.world_size)
     if options.pipeline_splits is not None:
@@ -79,7 +93,8 @@ def _example(data: Any) -> Any:
     """Return inputs of a few samples, or None where none can be had without side effects."""
     with contextlib.suppress(Exception), seeds.preserved():
         if is_indexable(data):
-            return as_tensors(map_leaves(lambda leaf: leaf[:1], data[0]))
+            inputs = data[0] if isinstance(data, tuple | list) else data
+            return as_tensors(map_leaves(lambda leaf: leaf[:1], inputs))
         is_loader = isinstance(data, DataLoader)
         dataset = data.dataset if is_loader else data
         if not isinstance(dataset, IterableDataset):
