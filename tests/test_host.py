@@ -3,6 +3,7 @@
 import os
 import re
 
+import psutil
 import pytest
 
 from jupyter_mgpu import host
@@ -49,6 +50,7 @@ def test_limits_of_version_2_are_read_and_the_tightest_level_counts(cgroups):
     assert host.cpu_quota() == 1.5
     assert host.memory_limit_bytes() == 4 * 2**30
     assert host.available_memory_bytes() == 2 * 2**30
+    assert host.memory_bytes() == (2 * 2**30, 4 * 2**30)
     assert host.pids_limit() == 512
 
 
@@ -68,7 +70,38 @@ def test_limits_of_version_1_are_read(cgroups):
     assert host.cpu_quota() == 0.5
     assert host.memory_limit_bytes() == 2**30
     assert host.available_memory_bytes() == 2**29
+    assert host.memory_bytes() == (2**29, 2**30)
     assert host.pids_limit() == 100
+
+
+def test_memory_without_a_limit_is_that_of_the_machine(cgroups):
+    cgroups("0::/", {"memory.max": "max"})
+
+    used, total = host.memory_bytes()
+
+    assert total == psutil.virtual_memory().total
+    assert 0 < used < total
+
+
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        ("0::/box", {"box/cpu.max": "50000 100000", "box/cpu.stat": "usage_usec 2500000\nuser 1"}),
+        (
+            "3:cpu,cpuacct:/box",
+            {
+                "cpu/box/cpu.cfs_quota_us": "50000",
+                "cpu/box/cpu.cfs_period_us": "100000",
+                "cpu/box/cpuacct.usage": "2500000000",
+            },
+        ),
+        ("0::/", {"cpu.max": "max 100000"}),
+    ],
+)
+def test_the_time_that_a_container_used_is_counted_where_it_has_a_quota(cgroups, own, files):
+    cgroups(own, files)
+
+    assert host.cpu_time_s() == (None if own == "0::/" else (2.5, 0.5))
 
 
 def test_a_container_that_sees_only_its_own_root_is_read_there(cgroups):

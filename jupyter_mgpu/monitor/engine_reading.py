@@ -54,6 +54,8 @@ class _Known:
         if not self.process.is_running():  # compares the start time as well
             raise psutil.NoSuchProcess(engine.pid)
         with self.process.oneshot():
+            if self.process.status() == psutil.STATUS_ZOMBIE:
+                raise psutil.ZombieProcess(engine.pid)
             times, memory = self.process.cpu_times(), self.process.memory_info()
         now = time.monotonic(), times.user + times.system
         before, self.before = self.before, now

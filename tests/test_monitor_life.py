@@ -1,0 +1,153 @@
+"""One sampler for all who watch: when it begins, whom it tells, when it ends."""
+
+import subprocess
+import sys
+
+import pytest
+from gpu_stubs import gpus
+from monitoring import answering, until
+
+from jupyter_mgpu.errors import IntervalError
+from jupyter_mgpu.monitor import Watch, check_interval, clamp_interval
+
+
+def test_two_watches_cost_one_sampler_which_ends_with_the_last_of_them(gpu_machine):
+    with answering(gpu_machine(gpus(2))) as ask:
+        ask("first = Watch(0.5); second = Watch(0.5)")
+        until(ask, "first.snapshot().gpus and second.snapshot().gpus")
+        assert ask("result = threads()") == ["mgpu-monitor", "mgpu-nvml"]
+
+        ask("first.close(); first.close()")
+        number = ask("result = sampler._frame.number")
+        until(ask, f"sampler._frame.number > {number}")
+
+        ask("second.close()")
+        until(ask, "threads() == ['mgpu-nvml']")
+
+
+def test_many_watches_one_after_the_other_leave_no_thread(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("for _ in range(30):\n    with Watch() as watch: watch.snapshot()")
+
+        until(ask, "'mgpu-monitor' not in threads()")
+        ask("watch = Watch(0.5)")
+        until(ask, "watch.snapshot().gpus and watch.snapshot().gpus[0].age_s < 2")
+
+
+def test_a_watch_that_was_forgotten_does_not_keep_the_sampler(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("watch = Watch(0.5)")
+        until(ask, "watch.snapshot().gpus")
+
+        ask("del watch")
+
+        until(ask, "'mgpu-monitor' not in threads()")
+
+
+def test_a_slow_watch_is_told_at_its_own_pace(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("fast, slow = [], []")
+        ask("one = Watch(0.5, on_sample=fast.append); other = Watch(60, on_sample=slow.append)")
+
+        until(ask, "len(fast) >= 5")
+
+        assert ask("result = len(slow)") == 1
+
+
+def test_the_interval_can_be_changed_while_one_watches(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("seen = []; watch = Watch(60, on_sample=seen.append)")
+        until(ask, "seen")
+
+        ask("watch.interval_s = 0.5")
+
+        until(ask, "len(seen) >= 4", timeout=20)
+        assert ask("result = watch.series('host', 'cpu_percent').step_s") == 0.5
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0, -1, 61, float("inf")])
+def test_an_interval_out_of_the_limits_is_refused_or_clamped_with_words(seconds):
+    with pytest.raises(IntervalError, match=r"Use 0\.5 to 60 seconds"):
+        Watch(seconds)
+
+    allowed, note = clamp_interval(seconds)
+
+    assert allowed == (0.5 if seconds < 1 else 60)
+    assert note is not None
+    assert "0.5 to 60" in note
+
+
+@pytest.mark.parametrize("seconds", [None, "1", True, float("nan"), [1]])
+def test_an_interval_that_is_no_number_is_refused(seconds):
+    with pytest.raises(IntervalError, match="is no interval"):
+        clamp_interval(seconds)
+
+
+def test_an_interval_within_the_limits_is_taken_without_a_word():
+    assert check_interval(2) == 2
+    assert clamp_interval(0.5) == (0.5, None)
+
+
+def test_a_view_that_fails_disturbs_no_other(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("import logging, io; log = io.StringIO(); logging.basicConfig(stream=log)")
+        ask("seen = []; bad = Watch(0.5, on_sample=lambda s: 1 / 0, engines=lambda: 1 / 0)")
+        ask("good = Watch(0.5, on_sample=seen.append)")
+
+        until(ask, "len(seen) >= 3")
+
+        assert ask("result = 'ZeroDivisionError' in log.getvalue()")
+
+
+def test_a_callback_may_close_its_own_watch(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("seen = []\ndef once(sample):\n    seen.append(sample); watch.close()")
+        ask("watch = Watch(0.5, on_sample=once)")
+
+        until(ask, "seen and 'mgpu-monitor' not in threads()")
+
+        assert ask("result = len(seen)") == 1
+
+
+def test_the_history_goes_on_where_it_stopped_with_a_gap(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("watch = Watch(0.5)")
+        until(ask, "len(watch.series('host', 'cpu_percent').values) >= 3")
+        ask("watch.close()")
+        until(ask, "sampler.series(('host', 'cpu_percent'), 120).values[-3:] == (None,) * 3")
+
+        ask("watch = Watch(0.5)")
+
+        until(ask, "watch.series('host', 'cpu_percent').values[-2:].count(None) == 0")
+        values = ask("result = watch.series('host', 'cpu_percent').values")
+        assert values[0] is not None
+        assert None in values
+
+
+def test_a_forked_child_does_not_sample_until_it_watches_itself(gpu_machine):
+    with answering(gpu_machine(gpus(2))) as ask:
+        ask("watch = Watch(0.5)")
+        until(ask, "watch.snapshot().gpus")
+
+        told = ask(
+            "read, write = os.pipe()\n"
+            "if os.fork() == 0:\n"
+            "    told = [threads(), len(watch.snapshot().gpus), len(take_snapshot().gpus)]\n"
+            "    os.write(write, json.dumps(told).encode())\n"
+            "    os._exit(0)\n"
+            "os.close(write)\n"
+            "result = json.loads(open(read).read())"
+        )
+
+        assert told == [[], 0, 2]
+        number = ask("result = sampler._frame.number")
+        until(ask, f"sampler._frame.number > {number}")
+
+
+def test_a_server_can_import_it_without_what_a_kernel_needs():
+    heavy = ["IPython", "ipykernel", "ipyparallel", "torch", "pandas", "numpy", "pynvml", "zmq"]
+    code = f"import sys, jupyter_mgpu.monitor; print([m for m in {heavy} if m in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
