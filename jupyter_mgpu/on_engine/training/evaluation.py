@@ -1,11 +1,15 @@
 """Loss and metrics over data that is not trained on."""
 
-import contextlib
 from typing import Any
 
 from jupyter_mgpu.on_engine.training.batches import Part
 from jupyter_mgpu.on_engine.training.forward import Forward, evaluating
-from jupyter_mgpu.on_engine.training.metrics import chosen_collectors, chosen_metrics, measured
+from jupyter_mgpu.on_engine.training.metrics import (
+    Collectors,
+    chosen_collectors,
+    chosen_metrics,
+    measured,
+)
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.sources import in_order, to_device
@@ -39,11 +43,7 @@ class Evaluation:
         self._ranks = ranks
         self._forward = forward
         self._metrics = chosen_metrics(options)
-        self._collectors = chosen_collectors(options)
-        for collector in self._collectors.values():
-            # Each of them gets the data of all ranks, so there is nothing to add up.
-            with contextlib.suppress(AttributeError):
-                collector.sync_on_compute = False
+        self._collectors = Collectors(chosen_collectors(options))
         self._source = strategy.source(options.validation, in_order(options), "validation data")
 
     def measure(self) -> dict[str, float]:
@@ -67,7 +67,8 @@ class Evaluation:
         if not rows:
             raise ValueError("The validation data has no samples.")
         averages = zip(("loss", *self._metrics), (total / rows for total in totals), strict=True)
-        return {**dict(averages), **self._computed()}
+        computed = self._collectors.compute() if self._ranks.is_first else {}
+        return {**dict(averages), **computed}
 
     def _outputs(self, part: Part) -> tuple[Any, Any] | None:
         if not part.num_rows and not self._strategy.is_joint:
@@ -85,13 +86,4 @@ class Evaluation:
             return
         for share in self._ranks.gather(found and to_device(found, "cpu")):
             if share is not None and self._ranks.is_first:
-                for collector in self._collectors.values():
-                    collector.update(*share)
-
-    def _computed(self) -> dict[str, float]:
-        if not self._ranks.is_first:
-            return {}
-        values = {name: float(metric.compute()) for name, metric in self._collectors.items()}
-        for collector in self._collectors.values():
-            collector.reset()
-        return values
+                self._collectors.update(*share)

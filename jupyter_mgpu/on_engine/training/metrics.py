@@ -1,6 +1,7 @@
 """Metrics: values of each batch, and objects that look at all of the validation data."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
@@ -74,3 +75,59 @@ def chosen_collectors(options: TrainingOptions) -> dict[str, Any]:
             "of the validation data, but there is none. Give validation=, or a function."
         )
     return found
+
+
+class Collectors:
+    """Metrics that see all of the validation data, on the first rank, before they have a value.
+
+    Args:
+        collectors: By name; they are copied.
+    """
+
+    def __init__(self, collectors: Mapping[str, Any]) -> None:
+        self._collectors = {name: copy.deepcopy(metric) for name, metric in collectors.items()}
+        for collector in self._collectors.values():
+            for part in collector.modules() if hasattr(collector, "modules") else ():
+                # torchmetrics' would ask the other ranks, which compute nothing.
+                part.distributed_available_fn = _is_never
+
+    def __bool__(self) -> bool:
+        """Tell whether there is one."""
+        return bool(self._collectors)
+
+    def update(self, output: Any, target: Any) -> None:
+        """Take what the network made of some samples, and what it should have made."""
+        for collector in self._collectors.values():
+            collector.update(output, target)
+
+    def compute(self) -> dict[str, float]:
+        """Return the values by name, and begin anew.
+
+        Raises:
+            TypeError: If one is not a number; it is named.
+        """
+        values: dict[str, float] = {}
+        for name, collector in self._collectors.items():
+            values |= _numbers(name, collector.compute())
+            collector.reset()
+        return values
+
+
+def _is_never() -> bool:
+    return False
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Name the number of a metric, or those of a collection of metrics."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _numbers(f"{name}_{key}", part)
+        return
+    try:
+        yield name, float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        raise TypeError(
+            f"The metric {name!r} gives a {type(value).__name__}{shape}, but it must give one "
+            "number."
+        ) from None
