@@ -7,12 +7,16 @@ and what it does between them is kept as it is. A child that can be taken apart 
 import contextlib
 import copy
 import operator
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
+
+from jupyter_mgpu.on_engine import seeds
 
 
 class UncuttableError(ValueError):
@@ -176,7 +180,7 @@ def _traced(module: nn.Module) -> list[fx.Node]:
     found = {}
     for mode in (True, False):
         module.train(mode)
-        with _reasons(module):
+        with _reasons(module), _no_draws(module):
             found[mode] = _Tracer(module).trace(_Whole(module))
     if str(found[True]) != str(found[False]):
         raise UncuttableError(
@@ -242,6 +246,26 @@ def _reasons(module: nn.Module) -> Iterator[None]:
         raise UncuttableError(
             f"the forward of {_kind(module)} cannot be read without data: {error}"
         ) from error
+
+
+@contextlib.contextmanager
+def _no_draws(module: nn.Module) -> Iterator[None]:
+    """Refuse a forward that draws random numbers: they would stay as they were drawn now."""
+    with seeds.preserved():
+        before = _random_state()
+        yield
+        if _random_state() != before:
+            raise UncuttableError(
+                f"the forward of {_kind(module)} draws random numbers of its own, beside its "
+                "children"
+            )
+
+
+def _random_state() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    drawn = () if numpy is None else numpy.random.get_state(legacy=True)
+    parts = (part.tobytes() if hasattr(part, "tobytes") else part for part in drawn)
+    return (random.getstate(), torch.get_rng_state().numpy().tobytes(), *parts)
 
 
 def _kind(module: nn.Module) -> str:
