@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -81,6 +82,8 @@ def test_another_process_with_the_pid_of_an_engine_is_not_taken_for_it():
     with subprocess.Popen(["sleep", "600"]) as process:
         engine = EngineProcess(process.pid, "mine", 0)
         assert reader.read([engine])[0].rss_bytes > 0
+        # The kernel tells start times in hundredths of a second.
+        wait_until(lambda: age_s(process.pid) > 0.05)
         process.kill()
     other = start_with_pid(process.pid)
     try:
@@ -91,6 +94,10 @@ def test_another_process_with_the_pid_of_an_engine_is_not_taken_for_it():
 
     assert read.rss_bytes is None
     assert set(read.reasons.values()) == {"the process has ended"}
+
+
+def age_s(pid: int) -> float:
+    return datetime.now(UTC).timestamp() - psutil.Process(pid).create_time()
 
 
 def start_with_pid(pid: int) -> "subprocess.Popen[bytes]":
