@@ -16,7 +16,7 @@ const COMPARE_WORDS = {
   metric: "Metric",
   at: "step {n}", atOf: "step {n} / {total}", last: "last {value}", value: "here {value}", dots: "Dots are measured on the validation data.",
   bestAt: "best {value} at step {step}", bestOfAll: "best so far",
-  validation: "{name}, validation", shown: "Show {name}",
+  validation: "{name}, validation",
   none: "No training to compare yet.",
   newsFinished: "Training {name} is finished", newsFailed: "Training {name} failed", newsCancelled: "Training {name} is cancelled",
 };

@@ -15,7 +15,7 @@ const GPUS_WORDS = {
   busy: "GPU busy", gpuMemory: "memory", cpu: "CPU busy", hostMemory: "host memory", host: "This machine",
   meterLabel: "{what} of {gpu}",
   power: "{n} W", powerOf: "{n} / {limit} W", temperature: "{n} °C",
-  powerSpoken: "power {text}", temperatureSpoken: "temperature {text}",
+  watts: "power",
   slowed: "slowed: {words}",
   nobody: "nobody",
   userMemory: "{words} ({gib} GiB)",
@@ -24,7 +24,7 @@ const GPUS_WORDS = {
   busyChart: "GPU busy in percent, by minutes", memoryChart: "memory in GiB, by minutes",
   minutesAgo: "{n} min ago", now: "now",
   lostHint: "The driver lost this GPU: look at dmesg for Xid lines, then reset the GPU or restart the machine.",
-  why: "{what} {reason}",
+  why: "{what}: {reason}",
   none: "No GPU is here. Pools still work on CPU engines: %parpool 2",
   troubleHint: "Pools still work on CPU engines: %parpool 2. mgpu.doctor() tells what is wrong with the driver.",
   newsLost: "{gpu} is lost", newsBack: "{gpu} is back", newsTrouble: "GPU readings: {words}",
@@ -151,7 +151,7 @@ function powerText(t, power, limit) {
 function makeHistory(t) {
   const facts = make("p", "mgpu-facts");
   const charts = make("div", "mgpu-charts");
-  const node = make("div", "", facts, charts);
+  const node = make("div", "mgpu-history", facts, charts);
   /** @type {ReturnType<typeof makeChart>[]} */
   let pair = [];
   return {
@@ -164,9 +164,9 @@ function makeHistory(t) {
       }
       const holders = gpu.users.map((/** @type {any} */ { words, memory }) =>
         memory === null ? words : t("userMemory", { words, gib: gib(memory) }));
-      const reasons = [["busy", gpu.utilization], ["gpuMemory", gpu.memory], ["power", gpu.power]]
+      const reasons = [["busy", gpu.utilization], ["gpuMemory", gpu.memory], ["watts", gpu.power]]
         .filter(([, reading]) => reading.reason)
-        .map(([what, reading]) => t("why", { what: t(what === "power" ? "powerSpoken" : what, { text: "" }).trim(), reason: reading.reason }));
+        .map(([what, reading]) => t("why", { what: t(what), reason: reading.reason }));
       setText(facts, [
         gpu.state === "lost" && t("lostHint"), temperatureText(t, gpu.temperature), powerText(t, gpu.power, gpu.power_limit),
         t("uuid", { uuid: gpu.uuid }), ...holders, ...reasons,

@@ -12,7 +12,7 @@ const TASKS_WORDS = {
   countOf: "{n} {state}",
   rank: "rank {rank}", pool: "pool {name}",
   progress: "Progress of {name}",
-  percentEta: "{n} %", eta: "{time} left", took: "took {time}", runs: "since {time}", waits: "waits since {time}",
+  percentEta: "{n} %", eta: "{time} left", took: "took {time}", waits: "waits since {time}",
   ended: "ended {time}",
   metric: "{name} {value}",
   curve: "{name} of {task}: first {first}, now {last}, lowest {low}, highest {high}",

@@ -12,10 +12,10 @@ const TRAINING_WORDS = {
   title: "Training {name}",
   queued: "queued", running: "running", finished: "finished", failed: "failed", cancelled: "cancelled",
   stopping: "stopping",
-  epoch: "Epoch", step: "step {n}", stepFact: "Step", elapsed: "Elapsed", left: "Left", rate: "Learning rate",
+  epoch: "Epoch", stepFact: "Step", elapsed: "Elapsed", left: "Left", rate: "Learning rate",
   speed: "Samples/s", hardware: "Hardware", best: "Best", began: "Began", training: "training", validation: "validation",
   of: "{n} / {total}", bestAt: "{name} {value} at step {step}", unknown: "n/a",
-  progress: "Progress of {name}", percent: "{n} %",
+  progress: "Progress of {name}", done: "{n} %",
   stopAfterEpoch: "Stop after epoch", stopNow: "Stop now",
   stopAfterEpochHint: "Ends after this epoch and keeps the network.", stopNowHint: "Ends after this step and keeps the network.",
   noCurves: "Nothing is measured yet.",
@@ -65,7 +65,7 @@ function buildTraining({ root, t, send }) {
       setShown(now, isLive);
       const share = next.steps ? (next.step ?? 0) / next.steps : null;
       setShown(progress.node, share !== null && !ENDED.includes(next.state));
-      progress.update(t("progress", { name: next.name }), share, t("percent", { n: Math.floor(100 * (share ?? 0)) }));
+      progress.update(t("progress", { name: next.name }), share, t("done", { n: Math.floor(100 * (share ?? 0)) }));
       setText(error, next.error ?? "");
       setShown(error, Boolean(next.error));
       rows.update(factsOf(t, next));
