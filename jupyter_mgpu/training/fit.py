@@ -4,6 +4,7 @@ from typing import Any
 
 from jupyter_mgpu.futures import run_in_place
 from jupyter_mgpu.on_engine import context
+from jupyter_mgpu.on_engine.training import strategy_demands
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.training import here
@@ -64,7 +65,10 @@ def train(
         if context.current() is not None:
             return run_in_place(here.train, (net, data, loss, options, name), {})
         return here.train_in_background(net, data, loss, options, name, pool)
-    training = PoolTraining(choose_ranks(pool, options), net, data, loss, options, name)
+    place = choose_ranks(pool, options)
+    if len(place.trainers) > 1:
+        strategy_demands.check(net, options.strategy)
+    training = PoolTraining(place, net, data, loss, options, name)
     return training.run() if wait else training.start()
 
 

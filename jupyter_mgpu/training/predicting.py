@@ -6,6 +6,7 @@ from typing import Any
 from jupyter_mgpu import packing
 from jupyter_mgpu.client import pack_call
 from jupyter_mgpu.gangs import Gang
+from jupyter_mgpu.on_engine.training import strategy_demands
 from jupyter_mgpu.on_engine.training.entry import device_here
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
 from jupyter_mgpu.on_engine.training.prediction import (
@@ -37,7 +38,7 @@ def predict(
         net: A `torch.nn.Module`.
         data: Inputs; or what `train` takes, whose targets are left out.
         options: Of these count execution_environment, mini_batch_size, worker_load, num_workers,
-            precision and forward.
+            precision, forward and the strategy "fsdp".
         pool: Where "multi-gpu" and "parallel" compute; the current pool by default.
 
     Returns:
@@ -94,6 +95,8 @@ def _run(
     demand_net(net)
     if not is_here(options):
         place = choose_ranks(pool, options)
+        if len(place.trainers) > 1:
+            strategy_demands.check(net, options.strategy, is_trained=False)
         return joined(_on_pool(place, net, data, options, is_classified=is_classified))
     ranks = Ranks(0, (1.0,), device_here(options.execution_environment))
     bar = ProgressBar(publisher.capture(), f"predict {type(net).__name__}")

@@ -48,8 +48,13 @@ def found(folder: str | Path) -> list[Path]:
     return []
 
 
-def load(place: str | Path, device: str) -> dict[str, Any]:
+def load(place: str | Path, device: str, *, is_mapped: bool = False) -> dict[str, Any]:
     """Read a checkpoint, or the newest of a folder.
+
+    Args:
+        place: The file, or the folder.
+        device: Where its tensors go.
+        is_mapped: Read what is used of it, when it is used, as several ranks may take parts of it.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -64,7 +69,7 @@ def load(place: str | Path, device: str) -> dict[str, Any]:
         raise FileNotFoundError(f"The checkpoint {path} was asked for, but there is no such file.")
     try:
         # Not weights only: it holds the states of random generators. It is the user's own file.
-        state = torch.load(path, map_location=device, weights_only=False)
+        state = torch.load(path, map_location=device, mmap=is_mapped, weights_only=False)
         _ = state["net"], state["optimizer"], state["step"]
     except Exception as error:
         raise ValueError(f"{path} is no checkpoint of a training: {error}") from error

@@ -18,6 +18,7 @@ from jupyter_mgpu.on_engine.training.sources import (
     make_source,
     to_device,
 )
+from jupyter_mgpu.on_engine.training.strategies.sharding.dividing import divide
 from jupyter_mgpu.on_engine.training.telling import Progress
 from jupyter_mgpu.on_engine.training.trees import leaves_of, map_leaves
 
@@ -47,7 +48,8 @@ def predict_on_rank(
 ) -> Outputs | None:
     """Compute this engine's share; None on a rank that has none."""
     engine = context.require()
-    meeting = group_of(workers, engine.world_size) if is_stream(data) else nullcontext()
+    must_meet = is_stream(data) or options.strategy == "fsdp"
+    meeting = group_of(workers, engine.world_size) if must_meet else nullcontext()
     with meeting as group:
         if engine.rank not in workers:
             return None
@@ -68,10 +70,11 @@ def outputs_of(
     """Run a network on one rank's share of each batch.
 
     Args:
-        net: The network; it is not changed.
+        net: The network; with strategy "fsdp" each rank keeps its part of it.
         data: Inputs, or what `train` takes.
         options: With size and order of the batches.
-        ranks: Who shares them; nothing but the lengths of a stream's batches is exchanged.
+        ranks: Who shares them. The lengths of a stream's batches are exchanged, and parameters
+            where the strategy is "fsdp".
         tell: Takes how many batches are done, and all of them if that is known.
         is_classified: Keep the number of the largest output instead of the outputs.
 
@@ -81,19 +84,24 @@ def outputs_of(
     import torch
 
     source = make_source(data, ranks, in_order(options), "data")
-    net = _at(net, ranks.device)
+    is_divided = options.strategy == "fsdp" and not ranks.is_alone
+    if is_divided:
+        divide(net.requires_grad_(False), ranks, ranks.waited)  # noqa: FBT003 - torch's order
+    else:
+        net = _at(net, ranks.device)
     precision = Precision(options.precision, ranks.device)
     counts: list[int] = []
     pieces: list[Any] = []
     with torch.no_grad(), evaluating(net):
         for (part,) in ahead(source.epoch(0), ranks.device):
             counts.append(part.num_rows)
-            if part.num_rows:
+            if part.num_rows or is_divided:  # then all ranks call each layer together
                 with precision.autocast():
                     output = _output(net, part.batch, options)
-                _demand_rows(output, part.num_rows)
-                kept = output.argmax(1) if is_classified else output
-                pieces.append(to_device(kept, "cpu"))
+                if part.num_rows:
+                    _demand_rows(output, part.num_rows)
+                    kept = output.argmax(1) if is_classified else output
+                    pieces.append(to_device(kept, "cpu"))
             if ranks.is_first:
                 tell(len(counts), source.batches_per_epoch)
     return Outputs(counts, _concatenated(pieces))

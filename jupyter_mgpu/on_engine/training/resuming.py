@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.on_engine.training import checkpoints
@@ -105,7 +106,7 @@ class Keeper:
         folder = self._options.checkpoint_folder
         if not self._options.max_restarts or folder is None or not checkpoints.found(folder):
             return None
-        state = checkpoints.load(folder, self._strategy.checkpoint_device)
+        state = self._read(folder)
         return state if self._run and state["run"] == self._run else None
 
     def _chosen(self) -> dict[str, Any] | None:
@@ -113,4 +114,8 @@ class Keeper:
         place = self._options.resume
         if place is True:
             place = self._options.checkpoint_folder
-        return checkpoints.load(place, self._strategy.checkpoint_device) if place else None
+        return self._read(place) if place else None
+
+    def _read(self, place: str | Path) -> dict[str, Any]:
+        strategy = self._strategy
+        return checkpoints.load(place, strategy.checkpoint_device, is_mapped=strategy.is_split)

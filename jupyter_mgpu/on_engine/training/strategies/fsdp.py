@@ -8,46 +8,34 @@ from jupyter_mgpu.on_engine.training.metrics import Metric
 from jupyter_mgpu.on_engine.training.ranks import Clock
 from jupyter_mgpu.on_engine.training.setup import Precision
 from jupyter_mgpu.on_engine.training.step import Stepper, Trial
-from jupyter_mgpu.on_engine.training.strategies.sharding.mesh import mesh_of
+from jupyter_mgpu.on_engine.training.strategies.sharding.dividing import divide
 from jupyter_mgpu.on_engine.training.strategies.sharding.states import (
     gathered,
     gathered_state,
     part_of,
     part_of_optimizer,
 )
-from jupyter_mgpu.on_engine.training.strategies.sharding.traffic import Gathering, Reducing
-from jupyter_mgpu.on_engine.training.strategies.sharding.units import units_of
+from jupyter_mgpu.on_engine.training.strategies.sharding.trial import gradients_seen
 from jupyter_mgpu.on_engine.training.strategies.strategy import State, Strategy
-from jupyter_mgpu.on_engine.training.trees import leaves_of, map_leaves
 
 
 class FullySharded(Strategy):
     """torch's fully_shard: parameters, gradients and the optimizer's states are divided.
 
-    A unit's parameters are gathered when it computes, and let go of after it; see `units_of`.
+    All ranks compute a unit, such as a transformer's block, at the same time.
     """
 
     is_joint = True
     is_split = True
 
     def _prepared(self, net: Any) -> Any:
-        """Divide the parameters; each unit comes to the device on its own, then its part stays."""
-        from torch.distributed.fsdp import fully_shard
-
+        """Divide the parameters."""
         net = self._normalized(net)
         self._aliases = _aliases(net)
         self._is_begun = False
         self._optimizer: Any = None
         self._waited = Clock()
-        mesh = mesh_of(self._ranks)
-        _make_contiguous(net)
-        for unit in (*units_of(net), net):
-            # Before torch's own hooks, which an output that is a view would lose.
-            unit.register_forward_hook(_without_views)
-            fully_shard(unit, mesh=mesh)
-            if mesh.device_type == "cpu":
-                unit.set_custom_all_gather(Gathering(self._waited))
-                unit.set_custom_reduce_scatter(Reducing(self._waited))
+        divide(net, self._ranks, self._waited)
         return self._compiled(net)
 
     # --- steps ---------------------------------------------------------------------------
@@ -70,33 +58,16 @@ class FullySharded(Strategy):
         if self._is_begun:
             return
         self._is_begun = True
-        with self._whole_gradients(), _calls_told():
-            unused = trial()
-        names = [name for found in self._ranks.gather(unused) for name in found]
-        if names:
+        with gradients_seen(self.net) as seen, _calls_told():
+            trial()
+        trained = [name for name, one in self.net.named_parameters() if one.requires_grad]
+        missing = self._ranks.gather([name for name in trained if name not in seen])
+        unused = [name for name in trained if any(name in names for names in missing)]
+        if unused:
             raise ValueError(
-                "The loss does not depend on these parameters: "
-                f"{', '.join(dict.fromkeys(names[:8]))}. Freeze them by requires_grad_(False)."
+                f"The loss does not depend on these parameters: {', '.join(unused[:8])}. Freeze "
+                "them by requires_grad_(False)."
             )
-
-    @contextlib.contextmanager
-    def _whole_gradients(self) -> Iterator[None]:
-        """Keep gradients whole and on this rank, and drop them at the end."""
-        self.net.set_requires_gradient_sync(False)
-        self.net.set_reshard_after_backward(False)
-        yield
-        for parameter in self.net.parameters():
-            parameter.grad = None
-        self._let_go()
-        self.net.set_requires_gradient_sync(True)
-        self.net.set_reshard_after_backward(True)
-
-    def _let_go(self) -> None:
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in self.net.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -110,11 +81,6 @@ class FullySharded(Strategy):
         return self._waited.seconds + self._ranks.waited.seconds
 
     # --- states --------------------------------------------------------------------------
-
-    @property
-    def checkpoint_device(self) -> str:
-        """Where a whole state is read to: it may be more than a GPU holds."""
-        return "cpu"
 
     def whole(self, state: State) -> State:
         """Gather a state of the network on the CPU of the first rank."""
@@ -132,7 +98,7 @@ class FullySharded(Strategy):
                 name: gathered(value, is_kept=self._ranks.is_first)
                 for name, value in values.items()
             }
-            for number, values in state["state"].items()
+            for number, values in sorted(state["state"].items())
         }
         return state | {"state": found}
 
@@ -166,25 +132,6 @@ def _aliases(net: Any) -> dict[str, str]:
         if first != name:
             found[name] = first
     return found
-
-
-def _make_contiguous(net: Any) -> None:
-    """Let parameters lie in the order of their indices, as torch cuts them there."""
-    for parameter in net.parameters():
-        if not parameter.is_contiguous():
-            parameter.data = parameter.data.contiguous()
-
-
-def _without_views(module: Any, inputs: Any, output: Any) -> Any:  # noqa: ARG001 - torch's order
-    """Copy outputs that are views: a change in place would take torch's hooks from them."""
-    if not any(map(_is_view, leaves_of(output))):
-        return None  # as it is
-    return map_leaves(lambda leaf: leaf.clone() if _is_view(leaf) else leaf, output)
-
-
-def _is_view(leaf: Any) -> bool:
-    # torch has no other way to ask.
-    return bool(getattr(leaf, "requires_grad", False)) and leaf._is_view()  # noqa: SLF001
 
 
 @contextlib.contextmanager

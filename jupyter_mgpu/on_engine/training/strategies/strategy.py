@@ -66,8 +66,8 @@ class Strategy:
 
     @property
     def checkpoint_device(self) -> str:
-        """Where a whole state is read to when a training is resumed."""
-        return self._ranks.device
+        """Where a whole state is read to; it may be more than a rank's device holds."""
+        return "cpu" if self.is_split else self._ranks.device
 
     @property
     def options(self) -> TrainingOptions:

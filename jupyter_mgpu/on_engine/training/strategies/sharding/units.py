@@ -7,9 +7,9 @@ cost memory, small ones a message each. So a unit is, from the whole network dow
 - or a larger one that cannot be divided: it has no modules inside, or is torch's own and has
   parameters beside theirs (a MultiheadAttention uses its layers without calling them).
 
-Modules with less than a thousandth stay with what is around them, as do lists of modules, which
-nobody calls, and modules that share a parameter with others outside: it must be in one place.
-What is left belongs to the network itself.
+What stays with the modules around it: lists of modules or parameters, which nobody calls, modules
+with less than a thousandth, and modules that share a parameter with others outside. What is left
+belongs to the network itself.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,20 @@ SMALLEST = 1 / 1000
 
 
 def units_of(net: Any) -> list[Any]:
-    """Return the units below a network, which is the last one itself."""
-    import torch
+    """Return the units of a network, but for the network itself."""
+    total, names = _count(net), _names(net)
 
-    total = _count(net)
-    lists = torch.nn.ModuleList | torch.nn.ModuleDict
-    owners = _owners(net)
-
-    def divided(module: Any) -> Iterator[Any]:
-        for child in module.children():
+    def divided(module: Any, prefix: str) -> Iterator[Any]:
+        for name, child in module.named_children():
+            path = f"{prefix}{name}."
             size = _count(child)
             is_large = size > LARGEST * total and not _is_indivisible(child)
-            if isinstance(child, lists) or is_large or not _is_closed(child, owners):
-                yield from divided(child)
-            elif size >= SMALLEST * total and size:
+            if is_large or not _is_called(child) or not _is_closed(child, path, names):
+                yield from divided(child, path)
+            elif size and size >= SMALLEST * total:
                 yield child
 
-    if _is_indivisible(net):
-        return []
-    return list(dict.fromkeys(divided(net)))  # one module may be in several places
+    return [] if _is_indivisible(net) else list(divided(net, ""))
 
 
 def _count(module: Any) -> int:
@@ -52,16 +47,22 @@ def _is_indivisible(module: Any) -> bool:
     return has_own and type(module).__module__.startswith("torch.nn.")
 
 
-def _owners(net: Any) -> dict[int, set[int]]:
-    """Return which modules have each parameter, by identities."""
-    found: dict[int, set[int]] = {}
-    for module in net.modules():
-        for parameter in module.parameters(recurse=False):
-            found.setdefault(id(parameter), set()).add(id(module))
+def _is_called(module: Any) -> bool:
+    import torch
+
+    return type(module).forward is not torch.nn.Module.forward
+
+
+def _names(net: Any) -> dict[int, list[str]]:
+    """Return all names of each parameter, by its identity; it has several where it is shared."""
+    found: dict[int, list[str]] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), []).append(name)
     return found
 
 
-def _is_closed(module: Any, owners: dict[int, set[int]]) -> bool:
-    """Tell whether all owners of a module's parameters are inside it."""
-    inside = {id(child) for child in module.modules()}
-    return all(owners[id(parameter)] <= inside for parameter in module.parameters())
+def _is_closed(module: Any, path: str, names: dict[int, list[str]]) -> bool:
+    """Tell whether a module's parameters are in no other module."""
+    return all(
+        name.startswith(path) for parameter in module.parameters() for name in names[id(parameter)]
+    )
