@@ -217,3 +217,69 @@ def test_pinned_engines_reach_each_other_as_engines_that_see_all_gpus(
 
     assert pool, "NCCL has not told its ways"
     assert own == pool
+
+
+LAYERS = """%%spmd --quiet
+import torch
+from torch import nn
+
+def losses(first, second):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(64, 64), nn.Tanh()).double().to(first)
+    head = nn.Linear(64, 8).double().to(second)
+    sgd = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+    inputs = torch.randn(32, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = []
+    for _ in range(20):
+        sgd.zero_grad()
+        loss = head(body(inputs.to(first)).to(second)).square().mean()
+        loss.backward()
+        sgd.step()
+        found.append(loss.item())
+    return found, [torch.cuda.memory_allocated(i) > 0 for i in range(torch.cuda.device_count())]
+
+apart, used = losses("cuda:0", "cuda:1")
+together, _ = losses("cuda:0", "cuda:0")
+"""
+
+
+def test_one_engine_trains_a_network_with_layers_on_two_gpus(
+    nb: Notebook, environment: dict[str, str]
+) -> None:
+    two_gpus(environment)
+    nb.check("%parpool 1 --gpus-per-engine 2")
+
+    nb.check(LAYERS, timeout=120)
+
+    apart, together, used = nb.value(
+        "[mgpu.current_pool()[n][0] for n in ('apart', 'together', 'used')]"
+    )
+    assert used == [True, True]
+    assert together[-1] < together[0]
+    assert max(abs(a - b) for a, b in zip(apart, together, strict=True)) < 1e-10
+
+
+PIPELINE = """
+import sys
+sys.path.insert(0, {folder!r})
+import jupyter_mgpu as mgpu
+from torch import nn
+from training import cnn, difference, mlp, samples, tied
+
+def fit(make, where, **options):
+    asked = mgpu.TrainingOptions(execution_environment=where, mini_batch_size=20, max_epochs=5,
+                                 learning_rate=0.01, verbose=False, **options)
+    return mgpu.train(make(), samples(), nn.CrossEntropyLoss(), asked)
+
+mgpu.parpool(2)
+apart = [difference(fit(make, "multi-gpu", strategy="pipeline", pipeline_schedule=schedule),
+                    fit(make, "gpu"))
+         for make in (mlp, cnn, tied) for schedule in ("gpipe", "1f1b")]
+result = max(apart)
+"""
+
+
+def test_layers_on_different_gpus_train_the_network_of_one(environment: dict[str, str]) -> None:
+    two_gpus(environment)
+
+    assert result(environment, PIPELINE.format(folder=str(Path(__file__).parent))) < 1e-10
