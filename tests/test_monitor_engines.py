@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -97,7 +96,10 @@ def test_another_process_with_the_pid_of_an_engine_is_not_taken_for_it():
 
 
 def age_s(pid: int) -> float:
-    return datetime.now(UTC).timestamp() - psutil.Process(pid).create_time()
+    # Both count from the same moment; psutil's times since 1970 may be a second off.
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime_s - int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def start_with_pid(pid: int) -> "subprocess.Popen[bytes]":
