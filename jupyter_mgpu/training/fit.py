@@ -67,7 +67,7 @@ def train(
         return here.train_in_background(net, data, loss, options, name, pool)
     place = choose_ranks(pool, options)
     if len(place.trainers) > 1:
-        strategy_demands.check(net, options.strategy)
+        strategy_demands.check(net, options, len(place.trainers))
     training = PoolTraining(place, net, data, loss, options, name)
     return training.run() if wait else training.start()
 

@@ -38,7 +38,7 @@ def predict(
         net: A `torch.nn.Module`.
         data: Inputs; or what `train` takes, whose targets are left out.
         options: Of these count execution_environment, mini_batch_size, worker_load, num_workers,
-            precision, forward and the strategy "fsdp".
+            precision, forward and strategy ("fsdp", "pipeline": a part of the network per rank).
         pool: Where "multi-gpu" and "parallel" compute; the current pool by default.
 
     Returns:
@@ -96,7 +96,7 @@ def _run(
     if not is_here(options):
         place = choose_ranks(pool, options)
         if len(place.trainers) > 1:
-            strategy_demands.check(net, options.strategy, is_trained=False)
+            strategy_demands.check(net, options, len(place.trainers), is_trained=False)
         return joined(_on_pool(place, net, data, options, is_classified=is_classified))
     ranks = Ranks(0, (1.0,), device_here(options.execution_environment))
     bar = ProgressBar(publisher.capture(), f"predict {type(net).__name__}")

@@ -1,7 +1,7 @@
 """Runs a network over data in its order; what comes out is kept on the CPU."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,7 @@ def predict_on_rank(
 ) -> Outputs | None:
     """Compute this engine's share; None on a rank that has none."""
     engine = context.require()
-    must_meet = is_stream(data) or options.strategy == "fsdp"
+    must_meet = is_stream(data) or options.strategy != "ddp"
     meeting = group_of(workers, engine.world_size) if must_meet else nullcontext()
     with meeting as group:
         if engine.rank not in workers:
@@ -70,11 +70,11 @@ def outputs_of(
     """Run a network on one rank's share of each batch.
 
     Args:
-        net: The network; with strategy "fsdp" each rank keeps its part of it.
+        net: The network; with "fsdp" and "pipeline" each rank keeps its part of it.
         data: Inputs, or what `train` takes.
         options: With size and order of the batches.
-        ranks: Who shares them. The lengths of a stream's batches are exchanged, and parameters
-            where the strategy is "fsdp".
+        ranks: Who shares them. The lengths of a stream's batches are exchanged, parameters where
+            the strategy is "fsdp", and layers' outputs where it is "pipeline".
         tell: Takes how many batches are done, and all of them if that is known.
         is_classified: Keep the number of the largest output instead of the outputs.
 
@@ -83,28 +83,52 @@ def outputs_of(
     """
     import torch
 
-    source = make_source(data, ranks, in_order(options), "data")
-    is_divided = options.strategy == "fsdp" and not ranks.is_alone
-    if is_divided:
-        divide(net.requires_grad_(False), ranks, ranks.waited)  # noqa: FBT003 - torch's order
-    else:
-        net = _at(net, ranks.device)
-    precision = Precision(options.precision, ranks.device)
+    batches = _computed(net, data, options, ranks)
     counts: list[int] = []
     pieces: list[Any] = []
-    with torch.no_grad(), evaluating(net):
-        for (part,) in ahead(source.epoch(0), ranks.device):
-            counts.append(part.num_rows)
-            if part.num_rows or is_divided:  # then all ranks call each layer together
-                with precision.autocast():
-                    output = _output(net, part.batch, options)
-                if part.num_rows:
-                    _demand_rows(output, part.num_rows)
-                    kept = output.argmax(1) if is_classified else output
-                    pieces.append(to_device(kept, "cpu"))
+    with torch.no_grad(), evaluating(batches.net):
+        for num_rows, outputs in batches:
+            counts.append(num_rows)
+            for output in outputs:
+                _demand_rows(output, num_rows)
+                kept = output.argmax(1) if is_classified else output
+                pieces.append(to_device(kept, "cpu"))
             if ranks.is_first:
-                tell(len(counts), source.batches_per_epoch)
+                tell(len(counts), batches.num_batches)
     return Outputs(counts, _concatenated(pieces))
+
+
+def _computed(net: Any, data: Any, options: TrainingOptions, ranks: Ranks) -> Any:
+    """Return what yields this rank's outputs; nothing is computed yet."""
+    if options.strategy == "pipeline" and not ranks.is_alone:
+        from jupyter_mgpu.on_engine.training.strategies.pipelining.prediction import StagedOutputs
+
+        return StagedOutputs(net, data, options, ranks, _inputs_of)
+    return _SharedOutputs(net, data, options, ranks)
+
+
+class _SharedOutputs:
+    """Runs a network on one rank's share of each batch."""
+
+    def __init__(self, net: Any, data: Any, options: TrainingOptions, ranks: Ranks) -> None:
+        self._options = options
+        self._ranks = ranks
+        self._source = make_source(data, ranks, in_order(options), "data")
+        self.num_batches = self._source.batches_per_epoch
+        self._is_divided = options.strategy == "fsdp" and not ranks.is_alone
+        if self._is_divided:
+            divide(net.requires_grad_(False), ranks, ranks.waited)  # noqa: FBT003 - torch's order
+        self.net = net if self._is_divided else _at(net, ranks.device)
+
+    def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield for each batch its samples on this rank, and the output where there are any."""
+        precision = Precision(self._options.precision, self._ranks.device)
+        for (part,) in ahead(self._source.epoch(0), self._ranks.device):
+            outputs = []
+            if part.num_rows or self._is_divided:  # then all ranks call each layer together
+                with precision.autocast():
+                    outputs.append(_output(self.net, part.batch, self._options))
+            yield part.num_rows, outputs if part.num_rows else []
 
 
 def _at(net: Any, device: str) -> Any:
@@ -118,10 +142,15 @@ def _at(net: Any, device: str) -> Any:
 def _output(net: Any, batch: Any, options: TrainingOptions) -> Any:
     if options.forward is not None:
         return options.forward(net, batch)[0]
-    is_pair = isinstance(batch, Sequence) and len(batch) in (1, 2)
-    inputs = batch[0] if is_pair else batch  # the targets are left out
+    inputs = _inputs_of(batch)
     with types_told(net, inputs):
         return net(inputs)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """Leave out the targets."""
+    is_pair = isinstance(batch, Sequence) and len(batch) in (1, 2)
+    return batch[0] if is_pair else batch
 
 
 def _demand_rows(output: Any, num_rows: int) -> None:

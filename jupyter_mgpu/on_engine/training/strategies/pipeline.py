@@ -95,11 +95,6 @@ class Pipeline(Strategy):
 
     # --- states --------------------------------------------------------------------------
 
-    @property
-    def checkpoint_device(self) -> str:
-        """Where a whole state is read to: most of it is not for this rank."""
-        return "cpu"
-
     def whole(self, state: State) -> State:
         """Put the layers' states together, on the CPU of the first rank."""
         parts = self._ranks.collect(here(state))

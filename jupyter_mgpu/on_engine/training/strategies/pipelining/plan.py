@@ -33,25 +33,9 @@ def demand_stages(net: nn.Module, options: TrainingOptions, num_stages: int) -> 
     Raises:
         ValueError: It says why.
     """
-    demand_sizes(net)
     links = _links(skeleton_of(net), num_stages)
     if options.pipeline_splits is not None:
         named_cuts(links, options.pipeline_splits, num_stages)
-
-
-def demand_sizes(net: nn.Module) -> None:
-    """Refuse parameters whose size is not known yet.
-
-    Raises:
-        ValueError: It names one.
-    """
-    kind = nn.parameter.UninitializedParameter
-    for name, parameter in net.named_parameters():
-        if isinstance(parameter, kind):
-            raise ValueError(
-                f"strategy is 'pipeline', but the size of {name!r} is not known yet. Call the "
-                "network once on a batch before."
-            )
 
 
 def stages_of(

@@ -29,6 +29,7 @@ class StagedOutputs:
         ranks: Ranks,
         inputs_of: Callable[[Any], Any],
     ) -> None:
+        self.net = net
         _, self._flow = assembled(net, data, options, ranks)
         self._inputs_of = inputs_of
         self._device = ranks.device
@@ -36,8 +37,9 @@ class StagedOutputs:
         self._source = make_source(own, everybody(ranks), in_order(options), "data")
         self.num_batches = self._source.batches_per_epoch
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield for each batch its number of samples, and its output on the last rank."""
+    def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield for each batch its number of samples, and on the last rank the output."""
         for (part,) in ahead(self._source.epoch(0), self._device):
             inputs = self._inputs_of(part.batch) if self._flow.is_first else None
-            yield part.num_rows, self._flow.output(inputs, part.num_rows)
+            output = self._flow.output(inputs, part.num_rows)
+            yield part.num_rows, [output] if self._flow.is_last else []
