@@ -104,6 +104,42 @@ def test_a_stream_that_differs_between_ranks_is_refused(trio: Pool) -> None:
         fit(mlp(), DividedStream(), trio)
 
 
+class DividedRows(Rows):
+    """A data set that divides itself, so that it is longer on some ranks."""
+
+    def __len__(self) -> int:
+        return 40 + int(os.environ.get("RANK", "0"))
+
+
+@pytest.mark.parametrize("where", ["data", "validation data"])
+def test_a_data_set_that_is_longer_on_some_ranks_is_refused(trio: Pool, where: str) -> None:
+    data = DividedRows() if where == "data" else Rows()
+    options = {} if where == "data" else {"validation": DataLoader(DividedRows(), 20)}
+
+    with pytest.raises(ValueError, match=rf"The {where} has \[40, 41, 42\] samples on the ranks"):
+        fit(mlp(), data, trio, **options)
+    assert len(fit(mlp(), Rows(), trio)[1].steps) == 20
+
+
+class WiderOnRankOne(Stream):
+    """A stream whose samples have another shape on one rank."""
+
+    def __iter__(self) -> Any:
+        is_wider = os.environ["RANK"] == "1"
+        for features, label in super().__iter__():
+            yield (torch.cat([features, features[:1]]) if is_wider else features), label
+
+
+def test_samples_of_another_shape_on_one_rank_are_told_and_all_ranks_freed(trio: Pool) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        fit(mlp(), WiderOnRankOne(), trio)
+
+    notes = "\n".join(caught.value.__notes__)
+    assert "on rank 1" in notes
+    assert "another shape on some ranks: rank 0: [12], []; rank 1: [13], []; rank 2:" in notes
+    assert len(fit(mlp(), Rows(), trio)[1].steps) == 20
+
+
 def test_the_settings_of_a_loader_are_taken_over(trio: Pool) -> None:
     loader = DataLoader(Rows(), batch_size=30, drop_last=False)
     wanted = fit(mlp(), samples(), mini_batch_size=30, drop_last=False, shuffle="never")

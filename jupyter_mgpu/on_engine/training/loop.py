@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from jupyter_mgpu.on_engine import seeds
+from jupyter_mgpu.on_engine.training.alike import FirstBatch, demand_equal_lengths
 from jupyter_mgpu.on_engine.training.averaging import Average
 from jupyter_mgpu.on_engine.training.forward import Forward
 from jupyter_mgpu.on_engine.training.ledger import ASKED, ASKED_AFTER_EPOCH, Ledger
@@ -56,6 +57,8 @@ class Training:
         chosen_collectors(options)
         options = resolved(options, data, ranks)
         self._ranks = ranks
+        demand_equal_lengths(data, ranks, "data")
+        demand_equal_lengths(options.validation, ranks, "validation data")
         self._strategy = strategy = make_strategy(net, options, ranks, data)
         self._options = options = strategy.options
         self._source = strategy.source(data, options, "data")
@@ -74,6 +77,7 @@ class Training:
         self._validator = Validator(
             strategy, self._average, loss, options, ranks, forward, self._ledger
         )
+        self._first_batch = FirstBatch(ranks)
         self._place = Position()
         parts = {
             "schedule": self._schedule,
@@ -134,8 +138,9 @@ class Training:
             place.epoch = epoch
             steps = self._source.epoch(epoch, skip=place.steps_in_epoch)
             for parts in ahead(steps, self._ranks.device):
-                self._stepper.go_parallel(parts)
-                reason = self._step(parts, epoch + 1)
+                with self._first_batch.explained(parts):
+                    self._stepper.go_parallel(parts)
+                    reason = self._step(parts, epoch + 1)
                 place.steps_in_epoch += 1
                 if reason is not None:
                     return reason
