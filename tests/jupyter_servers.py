@@ -35,7 +35,7 @@ __all__ = [*FIXTURES, *OURS]
 def jp_server_config() -> dict[str, Any]:
     return {
         "ServerApp": {
-            "jpserver_extensions": {"jupyter_mgpu": True},
+            "jpserver_extensions": {"jupyter_mgpu": True, "jupyter_server_terminals": False},
             "allow_unauthenticated_access": False,
         }
     }

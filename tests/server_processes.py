@@ -1,0 +1,98 @@
+"""A Jupyter server with our extension in a process of its own, on any machine, of any user."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import websocket
+
+from notebooks import wait_until
+
+TOKEN = "server-test"
+END_S = 60
+
+
+class RunningServer:
+    """A running server, and the requests that a test makes."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", url: str) -> None:
+        self.process = process
+        self.url = url
+
+    def request(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        """Ask, and return the JSON answer; an error status raises."""
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Authorization": f"token {TOKEN}"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return json.loads(reply.read() or b"null")
+
+    def sections(self) -> dict[str, Any]:
+        """What it shows now."""
+        return self.request("jupyter-mgpu/snapshot")["sections"]
+
+    def stream(self) -> websocket.WebSocket:
+        """Open the stream."""
+        address = self.url.replace("http:", "ws:")
+        return websocket.create_connection(
+            f"{address}jupyter-mgpu/stream?token={TOKEN}", timeout=20, suppress_origin=True
+        )
+
+    def end(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_S)
+
+
+@contextlib.contextmanager
+def running_server(
+    folder: Path, environment: dict[str, str] | None = None, base_url: str = "/"
+) -> Iterator[RunningServer]:
+    """Start a server; its kernels end with it.
+
+    Args:
+        folder: Where its notebooks are.
+        environment: Its variables and those of its kernels, instead of this process's.
+        base_url: Below which it answers.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
+    command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.base_url={base_url}"]
+    command += [f"--ServerApp.root_dir={folder}"]
+    command += ["--ServerApp.jpserver_extensions={'jupyter_mgpu': True}"]
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=environment or dict(os.environ), stdout=log, stderr=subprocess.STDOUT
+        )
+        server = RunningServer(process, f"http://127.0.0.1:{port}{base_url}")
+        try:
+            wait_until(lambda: _answers(server), 60, "the server")
+            yield server
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(END_S)
+
+
+def _answers(server: RunningServer) -> bool:
+    if server.process.poll() is not None:
+        raise RuntimeError(f"the server has ended with {server.process.returncode}")
+    try:
+        return bool(server.request("jupyter-mgpu/hello"))
+    except (urllib.error.URLError, ConnectionError):
+        return False
