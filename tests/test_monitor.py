@@ -22,7 +22,7 @@ NUMBERS = ["memory_used_bytes", "utilization_percent", "temperature_celsius", "p
 
 def test_every_number_of_a_gpu_is_read(gpu_machine):
     machine = gpu_machine(
-        gpu(0, util=37, used=2048, reserved=600, power=300, temperature=61, throttle=0x24)
+        gpu(0, util=37, used=400, reserved=600, power=300, temperature=61, throttle=0x24)
     )
 
     taken = machine.result(TAKE)
@@ -30,7 +30,7 @@ def test_every_number_of_a_gpu_is_read(gpu_machine):
     (found,) = taken["gpus"]
     assert found["state"] == "ok"
     assert found["utilization_percent"] == 37
-    assert found["memory_used_bytes"] == 2048 * MIB
+    assert found["memory_used_bytes"] == 400 * MIB
     assert found["memory_total_bytes"] == 144384 * MIB
     assert found["memory_reserved_bytes"] == 600 * MIB
     assert (found["power_watts"], found["power_limit_watts"]) == (300, 700)
@@ -153,6 +153,16 @@ def test_users_are_mapped_to_pool_and_rank_and_followed(gpu_machine):
         ask("claim.drop()")
         until(ask, "not any(gpu.users for gpu in watch.snapshot().gpus)")
         machine.add(f"process 0 pid={pid} memory=700")  # foreign_process takes it back
+
+
+def test_memory_that_no_process_accounts_for_is_not_called_free(gpu_machine):
+    held, reserved = gpu_machine(f"{gpu(0, used=9830)}\n{gpu(1, used=300)}").result(TAKE)["gpus"]
+
+    (use,) = held["users"]
+    assert use["words"] == "a process that the driver does not name (9.6 GiB)"
+    assert use["pid"] is None
+    assert use["memory_used_bytes"] == 9830 * MIB
+    assert reserved["users"] == []
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

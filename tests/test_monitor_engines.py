@@ -173,7 +173,7 @@ result = [taken.to_csv(), taken.to_json(), repr(taken), list(frame["what"]), str
 
 
 def test_a_snapshot_is_exported_and_shown(gpu_machine):
-    scenario = f"{gpu(0, util=50, used=1024, throttle=4)}\n{gpu(1)}\n{gpu(2, lost=1)}"
+    scenario = f"{gpu(0, util=50, used=410, throttle=4)}\n{gpu(1)}\n{gpu(2, lost=1)}"
     machine = gpu_machine(f"{scenario}\nfail nvmlDeviceGetPowerUsage 3 1")
 
     text, document, shown, what, _ = machine.result(EXPORT)
@@ -187,7 +187,7 @@ def test_a_snapshot_is_exported_and_shown(gpu_machine):
     assert taken["gpus"][1]["reasons"] == {"power_watts": "not supported"}
     lines = shown.splitlines()
     assert lines[1] == (
-        "GPU 0 (NVIDIA H200): busy 50 %, memory 1.0 of 141.0 GiB, 120 W of 700 W, 40 C, "
+        "GPU 0 (NVIDIA H200): busy 50 %, memory 0.4 of 141.0 GiB, 120 W of 700 W, 40 C, "
         "slowed down: power cap"
     )
     assert "n/a of 700 W" in lines[2]

@@ -99,6 +99,36 @@ def test_a_view_that_fails_disturbs_no_other(gpu_machine):
         assert ask("result = 'ZeroDivisionError' in log.getvalue()")
 
 
+def test_files_of_the_host_that_cannot_be_read_cost_its_values_only(gpu_machine, tmp_path):
+    strange = tmp_path / "cgroup"
+    strange.write_text("strange\n")
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("from pathlib import Path; from jupyter_mgpu import host")
+        ask(f"host._OWN_CGROUPS = Path({str(strange)!r}); watch = Watch(0.5)")
+        until(ask, "watch.snapshot().gpus")
+        read = ask("result = watch.snapshot().to_dict()['host']")
+        assert read["memory_used_bytes"] is None
+        assert "cannot be read here" in read["reasons"]["memory_used_bytes"]
+
+        strange.write_text("0::/\n")
+
+        until(ask, "watch.snapshot().host.memory_used_bytes")
+
+
+def test_a_fault_of_a_tick_is_told_once_and_the_next_one_comes(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("import logging, io, psutil; log = io.StringIO(); logging.basicConfig(stream=log)")
+        ask("asked = []; right, psutil.Process = psutil.Process, None")
+        ask("engines = lambda: asked.append(1) or [EngineProcess(os.getpid(), 'mine', 0)]")
+        ask("watch = Watch(0.5, engines=engines)")
+        until(ask, "len(asked) >= 4")
+        assert ask("result = log.getvalue().count('A sample could not be taken')") == 1
+
+        ask("psutil.Process = right")
+
+        until(ask, "watch.snapshot().engines")
+
+
 def test_a_callback_may_close_its_own_watch(gpu_machine):
     with answering(gpu_machine(gpus(1))) as ask:
         ask("seen = []\ndef once(sample):\n    seen.append(sample); watch.close()")

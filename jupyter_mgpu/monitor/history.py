@@ -5,6 +5,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 KEPT_S = 600.0
 FEWEST_POINTS, MOST_POINTS = 600, 1200
@@ -29,6 +30,8 @@ class History:
     def __init__(self) -> None:
         self._times_s = array("d")
         self._columns: dict[Hashable, array[float]] = {}
+        # Views ask for many series of the same rows.
+        self._found: tuple[Any, tuple[int, list[int] | None]] | None = None
 
     def __len__(self) -> int:
         return len(self._times_s)
@@ -67,16 +70,28 @@ class History:
         if column is None or not self._times_s:
             return Series(step_s)
         end_s = self._times_s[-1] if now_s is None else max(now_s, self._times_s[-1])
-        first = bisect_left(self._times_s, end_s - (num_points - 0.5) * step_s)
-        values: list[float | None] = [None] * num_points
-        oldest = num_points
-        for place in range(first, len(column)):
-            slot = num_points - 1 - round((end_s - self._times_s[place]) / step_s)
-            value = column[place]
-            if slot >= 0 and not math.isnan(value):
-                values[slot] = value
-                oldest = min(oldest, slot)
-        return Series(step_s, tuple(values[oldest:]))
+        first, slots = self._slots(end_s, step_s, num_points)
+        # Only NaN differs from itself.
+        newest = [None if value != value else value for value in column[first:].tolist()]
+        if slots is not None:
+            values: list[float | None] = [None] * num_points
+            for slot, value in zip(slots, newest, strict=True):
+                if value is not None:
+                    values[slot] = value
+            newest = values
+        oldest = next((n for n, value in enumerate(newest) if value is not None), len(newest))
+        return Series(step_s, tuple(newest[oldest:]))
+
+    def _slots(self, end_s: float, step_s: float, num_points: int) -> tuple[int, list[int] | None]:
+        """Find the first row of a series, and the place of each row; None for one after another."""
+        wanted = (end_s, step_s, num_points, self._times_s[-1])
+        if self._found is None or self._found[0] != wanted:
+            first = bisect_left(self._times_s, end_s - (num_points - 0.5) * step_s)
+            times_s = self._times_s[first:]
+            slots = [num_points - 1 - round((end_s - time_s) / step_s) for time_s in times_s]
+            is_plain = slots == list(range(num_points - len(slots), num_points))
+            self._found = wanted, (first, None if is_plain else slots)
+        return self._found[1]
 
     def _trim(self, now_s: float, row: Mapping[Hashable, float | None]) -> None:
         surplus = max(0, len(self._times_s) - MOST_POINTS)

@@ -8,6 +8,7 @@ from jupyter_mgpu import host
 from jupyter_mgpu.monitor.records import HostSample
 
 FIRST_READING = "needs a second reading"
+_UNREADABLE = (OSError, ValueError, psutil.Error)
 
 
 class HostReader:
@@ -18,14 +19,19 @@ class HostReader:
 
     def read(self) -> HostSample:
         """Read once; takes well under a millisecond."""
-        used, total = host.memory_bytes()
-        percent = self._cpu_percent()
-        return HostSample(
-            cpu_percent=percent,
-            memory_used_bytes=used,
-            memory_total_bytes=total,
-            reasons={} if percent is not None else {"cpu_percent": FIRST_READING},
-        )
+        reasons: dict[str, str] = {}
+        used = total = percent = None
+        try:
+            used, total = host.memory_bytes()
+        except _UNREADABLE as error:
+            reasons |= dict.fromkeys(("memory_used_bytes", "memory_total_bytes"), _why(error))
+        try:
+            percent = self._cpu_percent()
+        except _UNREADABLE as error:
+            reasons["cpu_percent"] = _why(error)
+        else:
+            reasons |= {} if percent is not None else {"cpu_percent": FIRST_READING}
+        return HostSample(percent, used, total, reasons)
 
     def _cpu_percent(self) -> float | None:
         before, now = self._before, _busy_and_possible_s()
@@ -46,3 +52,7 @@ def _busy_and_possible_s() -> tuple[float, float]:
     # A guest's time is part of user and nice.
     together = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return together - times.idle - getattr(times, "iowait", 0.0), together
+
+
+def _why(error: Exception) -> str:
+    return f"cannot be read here: {error}"

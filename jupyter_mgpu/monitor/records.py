@@ -16,12 +16,13 @@ class GpuUse:
 
     Attributes:
         words: Who it is, as messages say it.
+        pid: None for memory that is used while the driver names no process.
         user: The name of the operating system's user.
         pool: The pool that holds the GPU for it.
     """
 
     words: str
-    pid: int
+    pid: int | None
     user: str | None = None
     pool: str | None = None
     rank: int | None = None

@@ -86,6 +86,25 @@ class _Readers:
     engines: EngineReader = field(default_factory=EngineReader)
 
 
+class _Guard:
+    """Keeps the thread alive whatever a machine's files hold; logs the first of equal faults."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        told = None if error is None else repr(error)
+        if isinstance(error, Exception) and told != self._last:
+            _log.error("A sample could not be taken.", exc_info=error)
+        self._last = told
+        return isinstance(error, Exception)
+
+
 class Sampler:
     """Takes samples while there are subscriptions. There is one per process, in `monitor`."""
 
@@ -151,10 +170,17 @@ class Sampler:
             end_s = now_s if is_late else None
             return self._history.series(key, step_s=step_s, num_points=num_points, now_s=end_s)
 
+    def started(self, pid: int) -> float | None:
+        """Return when an engine's process started, in epoch seconds; None if it is not watched."""
+        engines = () if self._frame is None else self._frame.engines
+        return next((engine.started for engine in engines if engine.pid == pid), None)
+
     def _run(self, readers: "_Readers") -> None:
-        # A share of the CPU is that between two readings.
-        readers.host.read()
-        readers.engines.read(self._wanted_engines())
+        guarded = _Guard()
+        with guarded:
+            # A share of the CPU is that between two readings.
+            readers.host.read()
+            readers.engines.read(self._wanted_engines())
         threading.Event().wait(FIRST_CPU_READING_S)
         last_s = -1.0
         while self._is_wanted():
@@ -167,7 +193,8 @@ class Sampler:
             last_s = time.monotonic()
             if 0 < late_s < self.interval_s / 2:
                 last_s -= late_s  # on the beat again, so that lateness does not add up
-            self._tick(readers)
+            with guarded:
+                self._tick(readers)
 
     def _is_wanted(self) -> bool:
         with self._lock:

@@ -10,7 +10,7 @@ import psutil
 from jupyter_mgpu import cuda
 from jupyter_mgpu.devices import Device
 from jupyter_mgpu.errors import LeaseError
-from jupyter_mgpu.gpus.usage import GpuUser, users_on
+from jupyter_mgpu.gpus.usage import GpuUser, Usage, users_on
 from jupyter_mgpu.leases import Lease, LeaseBook
 from jupyter_mgpu.monitor.records import GpuUse
 from jupyter_mgpu.nvml import GpuProcess, Reading
@@ -42,7 +42,7 @@ class UserFinder:
         found = self._found.get(device.uuid)
         if found is None or found.processes is not reading.processes or found.leases is not leases:
             found = self._found[device.uuid] = _look(device, reading.processes, leases, found)
-        return found.uses
+        return found.uses if found.uses != () else _unnamed(device, reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,15 @@ def _with_memory(user: GpuUser, memory: dict[int, int | None]) -> GpuUser:
     if user.memory_used_bytes is None:
         return user
     return replace(user, memory_used_bytes=memory[user.pid])
+
+
+def _unnamed(device: Device, reading: Reading) -> tuple[GpuUse, ...]:
+    if device.is_divided:
+        return ()
+    holders = Usage(device, reading, ()).holders
+    return tuple(
+        GpuUse(words, None, memory_used_bytes=reading.memory_used_bytes) for words in holders
+    )
 
 
 def _use(user: GpuUser) -> GpuUse:

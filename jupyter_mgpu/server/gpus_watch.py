@@ -60,7 +60,8 @@ class GpusWatch:
         return {engine.pid: engine.cpu_percent for engine in self._watch.snapshot().engines}
 
     def _pool_of(self, use: GpuUse) -> str | None:
-        return self._ids_by_pid.get(use.pid) or self._ids_by_name.get(use.pool or "")
+        by_pid = None if use.pid is None else self._ids_by_pid.get(use.pid)
+        return by_pid or self._ids_by_name.get(use.pool or "")
 
     def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> Any:
         """Return the last values of each GPU, newest last, None where there was none."""
