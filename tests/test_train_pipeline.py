@@ -89,6 +89,12 @@ def normed() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(16, 16), nn.Linear(16, NUM_CLASSES)).double()
 
 
+def in_place() -> nn.Module:
+    torch.manual_seed(0)
+    first, _, last = mlp()
+    return nn.Sequential(first, nn.ReLU(inplace=True), last, nn.ReLU(inplace=True)).double()
+
+
 def frozen() -> nn.Module:
     net = deep()
     net[0].requires_grad_(requires_grad=False)
@@ -102,6 +108,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "as many microbatches as samples": (deep, {"accumulate": 20, "drop_last": False}),
     "normalization of microbatches": (normed, {"accumulate": 5}),
     "frozen layers": (frozen, {}),
+    "layers that change their input": (in_place, {}),
 }
 SHARED = [case for case in training.CASES if case != "synchronised normalization"]
 
@@ -245,6 +252,12 @@ class Seen:
 
     def compute(self) -> float:
         return sum(self.rows)
+
+
+def test_a_stage_may_have_nothing_to_train(trio: Pool) -> None:
+    found = fit(frozen(), samples(), trio, strategy="pipeline", pipeline_splits=["2", "4"])
+
+    assert difference(found, fit(frozen(), samples())) < LEAST
 
 
 def test_metrics_are_those_of_one_device(trio: Pool) -> None:
@@ -586,6 +599,9 @@ def test_predictions_come_from_stages_as_well(trio: Pool, tmp_path: Path) -> Non
         assert torch.allclose(found, wanted, rtol=0, atol=LEAST)
     assert set((tmp_path / "log").read_text().split()) == {"0"}
     assert mgpu.classify(net, inputs, None, options, pool=trio).equal(wanted.argmax(1))
+    net = nn.Sequential(*mlp()[:2], nn.Identity())  # its last rank hands on what it receives
+    found = mgpu.predict(net, inputs, options, pool=trio)
+    assert torch.allclose(found, mgpu.predict(net, inputs), rtol=0, atol=LEAST)
     with pytest.raises(ValueError, match="'pipeline' on 3 ranks, but the network has one piece"):
         mgpu.predict(nn.Linear(NUM_FEATURES, 3), inputs, options, pool=trio)
 

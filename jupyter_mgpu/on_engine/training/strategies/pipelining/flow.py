@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from jupyter_mgpu.on_engine.training.ranks import Ranks
 from jupyter_mgpu.on_engine.training.strategies.pipelining.stage import Finish, Stage, Stopwatch
-from jupyter_mgpu.on_engine.training.trees import leaves_of
+from jupyter_mgpu.on_engine.training.trees import leaves_of, map_leaves
 
 Shape = tuple[tuple[int, ...], Any, bool]
 """Of a tensor that is sent: its sizes, its type, and whether its gradient comes back."""
@@ -92,11 +92,16 @@ class Flow:
         found: list[Any] = [None]
 
         def finish(output: Any, number: int) -> torch.Tensor:
-            found[number] = output
-            return torch.zeros(1)
+            # A copy: it may be what was received, where the next batch will be received, too.
+            found[number] = map_leaves(_copied, output)
+            return self._number()
 
         self.run([inputs], finish, 1, rows, is_trained=False)
         return found[0]
+
+    def _number(self) -> torch.Tensor:
+        """Return what the last stage ends in: a loss, or nothing of interest."""
+        return torch.zeros(1, dtype=torch.float64, device=self._ranks.device)
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
@@ -131,22 +136,22 @@ class Flow:
         return shapes
 
     def _shape_of_output(self, value: Any, *, is_trained: bool) -> Shape:
-        self._stage.begin([value], None)
+        own = map_leaves(_copied, value)  # a layer may change it in place
+        self._stage.begin([own], None)
         with _no_trace(self._net, self._ranks.device), torch.set_grad_enabled(is_trained):
-            output = self._stage(value)
+            output = self._stage(own)
         return (tuple(output.shape), output.dtype, output.requires_grad)
 
     def _new_schedule(self, num_parts: int, shapes: Sequence[Shape], *, is_trained: bool) -> Any:
         rank, device = self._ranks.rank, self._ranks.device
         number = torch.zeros(1, dtype=torch.int64)
-        one = torch.zeros(1, device=device)  # the loss
         stage = _TimedStage(
             self._stage,
             rank,
             self._ranks.world_size,
             torch.device(device),
             input_args=number if self.is_first else _of_shape(shapes[rank - 1], device),
-            output_args=one if self.is_last else _of_shape(shapes[rank], device),
+            output_args=self._number() if self.is_last else _of_shape(shapes[rank], device),
             group=self._ranks.group,
         )
         stage.watch = self.computing
@@ -180,6 +185,10 @@ def _unscaled(kind: type) -> dict[str, bool]:
 def _same(output: Any, number: Any) -> Any:  # noqa: ARG001 - torch gives a target
     """Let the output be the loss, which the last stage computes."""
     return output
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _of_shape(shape: Shape, device: str) -> Any:

@@ -12,7 +12,7 @@ from jupyter_mgpu.on_engine.training.forward import types_told
 from jupyter_mgpu.on_engine.training.setup import Precision
 
 Finish = Callable[[Any, int], torch.Tensor]
-"""Takes an output of the network and the number of its microbatch; returns one number."""
+"""Takes an output of the network and the number of its microbatch; returns (1,), float64."""
 
 
 class Stage(nn.Module):  # type: ignore[misc] # torch is untyped here
@@ -54,8 +54,8 @@ class Stage(nn.Module):  # type: ignore[misc] # torch is untyped here
         """Compute one microbatch; torch gives the first rank nothing but its number."""
         number, self._number = self._number, self._number + 1
         try:
-            if self._inputs is not None:
-                value = self._inputs[number]
+            # A layer may change its input in place, which torch does not let it do with a leaf.
+            value = value.clone() if self._inputs is None else self._inputs[number]
             with self._precision.autocast(), types_told(self._net[0], value):
                 for link in self._links:
                     value = link(value)

@@ -71,10 +71,11 @@ class PipelineStepper:
         """
         self._optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(1 + len(self._metrics), dtype=torch.float64, device=self._ranks.device)
+        rows = self._rows_of(parts)
 
         def finish(output: Any, number: int) -> torch.Tensor:
             part = parts[number]
-            output = map_leaves(lambda leaf: leaf[: part.num_rows], output)
+            output = _real(output, part.num_rows, rows)
             target = part.batch[1]
             with self._precision.autocast():
                 loss = checked(self._loss(output, target))
@@ -82,9 +83,8 @@ class PipelineStepper:
                 found = [loss.detach(), *measured(self._metrics, output, target)]
                 values = torch.stack([value.double().to(sums.device) for value in found])
                 sums.add_(part.weight * values)
-            return (loss * part.weight).reshape(1)
+            return (loss * part.weight).double().reshape(1)
 
-        rows = self._rows_of(parts)
         inputs = [_filled(part, rows) for part in parts] if self._flow.is_first else None
         self._flow.run(inputs, finish, len(parts), rows, is_trained=True)
         self._add_shared()
@@ -150,6 +150,18 @@ class PipelineStepper:
         """How long this rank has waited for others, and sent and received."""
         flow = self._flow
         return flow.flowing.seconds - flow.computing.seconds + self._ranks.waited.seconds
+
+
+def _real(output: Any, num_rows: int, rows: int) -> Any:
+    """Leave out what the repeated samples have become."""
+    if num_rows == rows:
+        return output
+
+    def cut(leaf: Any) -> Any:
+        is_per_sample = getattr(leaf, "shape", ())[:1] == (rows,)
+        return leaf[:num_rows] if is_per_sample else leaf
+
+    return map_leaves(cut, output)
 
 
 def _filled(part: Part, rows: int) -> Any:
