@@ -371,10 +371,24 @@ def test_the_cell_shows_where_it_trains_a_bar_and_a_table(nb: Notebook) -> None:
     lines = cell.text.splitlines()
     (header,) = [line for line in lines if line.startswith("iteration")]
     assert "Training on 2 CPU engines of the pool 'pool'." in lines
+    assert "The ranks exchange by gloo over lo." in lines
     assert any(line.startswith("scale='linear': 40 samples per step") for line in lines)
     assert re.search(r"epoch +time +learning rate +loss +validation loss +accuracy", header)
     assert re.search(r"^11 +3 +00:00:\d\d", cell.text, re.MULTILINE)
     assert "Training ended: all epochs completed." in lines
+
+
+def test_a_hint_is_shown_where_the_ranks_mostly_wait_for_each_other(nb: Notebook) -> None:
+    cell = nb.check(
+        "def late(net, batch):\n"
+        "    time.sleep(0.1 * int(os.environ['RANK']))\n"
+        "    return net(batch[0]), batch[1]\n"
+        "_, history = fit('multi-gpu', max_epochs=1, forward=late)"
+    )
+
+    assert nb.value("history.exchange_share") > 0.5
+    assert re.search(r"^The ranks spent \d\d% of the time in exchange", cell.text, re.MULTILINE)
+    assert "Small networks and batches are quicker on one device" in cell.text
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

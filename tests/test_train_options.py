@@ -1,6 +1,7 @@
 """Single options of `train`: optimizers, rates, compiling, exchange, torchmetrics, shards."""
 
 import importlib.util
+import os
 import shutil
 from typing import Any
 
@@ -94,6 +95,35 @@ def test_the_parts_of_a_batch_are_exchanged_once(trio: Pool) -> None:
 
     assert whole == parts
     assert whole[0] >= 20  # gradients and losses of ten steps
+
+
+def test_backend_and_interface_are_told(trio: Pool) -> None:
+    assert fit(mlp(), samples(), trio)[1].exchange == "gloo over lo"
+    assert fit(mlp(), samples(), trio, worker_load=2, backend="gloo")[1].exchange == "gloo over lo"
+    assert fit(mlp(), samples(), trio, worker_load=1)[1].exchange == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_backend_that_is_not_there_is_refused_in_words(trio: Pool) -> None:
+    with pytest.raises(ValueError, match="'nccl', but this rank computes on 'cpu'"):
+        fit(mlp(), samples(), trio, backend="nccl")
+    with pytest.raises(ValueError, match="backend is 'ucc', but it may be: None, 'nccl', 'gloo'"):
+        TrainingOptions(backend="ucc")
+    if not torch.distributed.is_mpi_available():
+        with pytest.raises(ValueError, match="'mpi', but this torch was built without MPI"):
+            fit(mlp(), samples(), trio, backend="mpi")
+    assert len(fit(mlp(), samples(), trio)[1].steps) == 20
+
+
+def test_settings_of_nccl_reach_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=eth7")
+
+    with mgpu.parpool(1, name="settings") as pool:
+        names = "NCCL_ALGO", "NCCL_SOCKET_IFNAME"
+        (found,) = mgpu.spmd(lambda: [os.environ.get(name) for name in names], pool=pool)
+
+    assert found == ["Ring", "=eth7"]
 
 
 # --- torchmetrics ------------------------------------------------------------------------

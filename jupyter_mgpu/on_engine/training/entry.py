@@ -7,6 +7,7 @@ from typing import Any
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.on_engine import context, seeds
 from jupyter_mgpu.on_engine.training import telling
+from jupyter_mgpu.on_engine.training.backends import check_backend, exchange_words
 from jupyter_mgpu.on_engine.training.history import History
 from jupyter_mgpu.on_engine.training.loop import Training
 from jupyter_mgpu.on_engine.training.options import TrainingOptions
@@ -90,7 +91,9 @@ def train_on_rank(
         On the first trainer the state on the CPU, and the history; None on the others.
     """
     engine = context.require()
-    with group_of(trainers, engine.world_size) as group:
+    if engine.rank in trainers:
+        check_backend(options.backend, engine.device)
+    with group_of(trainers, engine.world_size, options.backend) as group:
         if engine.rank not in trainers:
             return None
         place = trainers.index(engine.rank)
@@ -121,6 +124,10 @@ def _train_as_one_of(
         note=telling.send_note,
     )
     training = Training(net, data, loss, options, ranks, watcher, run)
+    if not ranks.is_alone:
+        training.history.exchange = words = exchange_words(ranks.group, ranks.device)
+        if ranks.is_first:
+            watcher.note(f"The ranks exchange by {words}.")
     if is_measured:
         shares = ", ".join(f"{load:.0%}" for load in ranks.loads)
         training.note(f"worker_load='auto': the ranks take {shares} of each batch, as measured.")

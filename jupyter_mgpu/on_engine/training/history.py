@@ -14,6 +14,7 @@ class History:
         stopped: Why it ended, in words.
         environment: What it ran on, in words.
         seconds: How long it took.
+        exchange: By what the ranks exchanged, such as "gloo over lo"; empty on one device.
         exchange_share: How much of that went into the exchange between ranks, waiting for slower
             ones included; 0 on one device.
         notes: How the options were read.
@@ -24,6 +25,7 @@ class History:
     stopped: str = ""
     environment: str = ""
     seconds: float = 0.0
+    exchange: str = ""
     exchange_share: float = 0.0
     notes: list[str] = field(default_factory=list)
 

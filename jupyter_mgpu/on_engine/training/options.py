@@ -50,6 +50,8 @@ class TrainingOptions:
         precision: "float32" (whatever the network has), "bf16", "fp16" (with a gradient scaler).
         compile: Compile the network by torch.compile.
         sync_batch_norm: Normalize over the batch of all ranks, as one device would.
+        backend: By what ranks exchange: "nccl", "gloo", or "mpi" where torch was built with it; by
+            default nccl on GPUs, gloo on CPUs.
         find_unused_parameters: Allow parameters that a step does not use.
         forward: `forward(net, batch) -> (output, target)`, where a batch is not (input, target).
         metrics: Functions of (output, target) by name, averaged over samples; or "accuracy".
@@ -98,6 +100,7 @@ class TrainingOptions:
     precision: str = "float32"
     compile: bool = False
     sync_batch_norm: bool = False
+    backend: str | None = None
     find_unused_parameters: bool = False
     forward: Callable[[Any, Any], tuple[Any, Any]] | None = None
     metrics: Mapping[str, Callable[[Any, Any], Any]] | Sequence[str] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class TrainingOptions:
         _one_of("execution_environment", self.execution_environment, ENVIRONMENTS)
         _one_of("shuffle", self.shuffle, (None, *SHUFFLES))
         _one_of("pipeline_schedule", self.pipeline_schedule, ("gpipe", "1f1b"))
+        _one_of("backend", self.backend, (None, "nccl", "gloo", "mpi"))
         _one_of("scale", self.scale, (None, "linear"))
         _one_of("precision", self.precision, ("float32", "bf16", "fp16"))
         _one_of("output_network", self.output_network, ("auto", "best-validation", "last"))

@@ -49,7 +49,7 @@ def predict_on_rank(
     """Compute this engine's share; None on a rank that has none."""
     engine = context.require()
     must_meet = is_stream(data) or options.strategy != "ddp"
-    meeting = group_of(workers, engine.world_size) if must_meet else nullcontext()
+    meeting = group_of(workers, engine.world_size, options.backend) if must_meet else nullcontext()
     with meeting as group:
         if engine.rank not in workers:
             return None

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jupyter_mgpu.on_engine.training.backends import uses_only
+
 
 @dataclass(slots=True)
 class Clock:
@@ -80,8 +82,15 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def group_of(workers: tuple[int, ...], world_size: int) -> Iterator[Any]:
+def group_of(
+    workers: tuple[int, ...], world_size: int, backend: str | None = None
+) -> Iterator[Any]:
     """Make the process group of those that work; all ranks of the pool must call it.
+
+    Args:
+        workers: Their ranks in the pool.
+        world_size: How many ranks the pool has.
+        backend: By what they exchange; nccl on GPUs and gloo on CPUs by default.
 
     Yields:
         The group; None for the default one, or for none where one works alone.
@@ -93,10 +102,11 @@ def group_of(workers: tuple[int, ...], world_size: int) -> Iterator[Any]:
 
     if not dist.is_initialized():
         dist.init_process_group()
-    if len(workers) == world_size:
+    is_right = backend is None or uses_only(backend, dist.get_backend_config())
+    if len(workers) == world_size and is_right:
         yield None
         return
-    group = dist.new_group(list(workers))
+    group = dist.new_group(list(workers), backend=backend)
     yield group  # after an error the engine ends all groups
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         dist.destroy_process_group(group)
