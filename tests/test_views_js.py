@@ -325,6 +325,30 @@ def test_buttons_send_their_actions(views: Views) -> None:
     assert views.sent("tasks")[1:] == [{"action": "cancel", "task": "task-1"}]
 
 
+def test_only_what_the_kernel_offers_has_a_button(views: Views) -> None:
+    queued = view_states.training(state="queued", controls=["cancel"], curves=[])
+    training = views.mount("training", queued)
+    expect(training.get_by_role("button")).to_have_text(["Cancel…"])
+    training.get_by_role("button", name="Cancel…").click()
+    expect(training).to_contain_text("Cancel resnet-50? It has not begun.")
+    training.get_by_role("button", name="Cancel the training").click()
+    assert views.sent("training") == [{"action": "cancel", "task": "task-7"}]
+
+    state = view_states.tasks(["running", "running"])
+    state["tasks"][0]["controls"] = ["request_stop"]
+    state["tasks"][1]["controls"] = []
+    tasks = views.mount("tasks", state)
+    expect(tasks.get_by_role("button")).to_have_text(["Stop"])
+
+
+def test_a_training_opens_to_what_it_printed(views: Views) -> None:
+    training = views.mount("training", view_states.training())
+
+    training.get_by_text("What it printed").click()
+
+    expect(training.get_by_role("region", name="Diary of resnet-50")).to_contain_text("epoch 5")
+
+
 def test_an_answer_is_shown_and_a_missing_one_too(open_page: Open) -> None:
     views = open_page(clock=True)
     pool = views.mount("pool", view_states.pool(2))

@@ -259,3 +259,28 @@ export function makeAskingButton({ t, words, confirm, question, onConfirm, place
     },
   };
 }
+
+/** The last lines that a task printed. It stays at its end unless somebody scrolled up. */
+export function makeDiary() {
+  const node = make("pre", "mgpu-diary");
+  node.tabIndex = 0;
+  node.setAttribute("role", "region");
+  return {
+    node,
+    /** @param {string} label @param {string} text */
+    update(label, text) {
+      const isAtEnd = node.scrollHeight - node.scrollTop - node.clientHeight < 4;
+      setAttribute(node, "aria-label", label);
+      setText(node, text);
+      if (isAtEnd) node.scrollTop = node.scrollHeight;
+    },
+  };
+}
+
+/**
+ * Whether the kernel says that something can be asked for; where it says nothing, what is usual.
+ * @param {{ controls?: string[] }} one @param {string} action @param {boolean} isUsual
+ */
+export function offers(one, action, isUsual) {
+  return isUsual && (one.controls?.includes(action) ?? true);
+}

@@ -32,7 +32,7 @@ const STATE_LOOKS = {
   busy: ["play", "active"], running: ["play", "active"],
   starting: ["half", "quiet"], stopping: ["half", "quiet"],
   degraded: ["warn", "warn"], unproven: ["warn", "warn"],
-  stopped: ["square", "quiet"], cancelled: ["slash", "quiet"],
+  stopped: ["square", "quiet"], ended: ["square", "quiet"], cancelled: ["slash", "quiet"],
   dead: ["cross", "bad"], lost: ["cross", "bad"], failed: ["cross", "bad"],
   stale: ["dashed", "quiet"], unknown: ["dashed", "quiet"],
   queued: ["clock", "quiet"], finished: ["check", "good"], proven: ["check", "good"],

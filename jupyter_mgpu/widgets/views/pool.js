@@ -3,14 +3,14 @@
 
 import { clock, grouped, keyed, make, setShown, setText } from "./parts.js";
 import { makeMeter, makeSparkline, makeState, memoryMeter, percentMeter, sparkSentence } from "./marks.js";
-import { makeAskingButton, makeButton, makeLane, show } from "./frame.js";
+import { makeAskingButton, makeButton, makeLane, offers, show } from "./frame.js";
 
 const POOL_WORDS = {
   title: "Pool {name}",
   starting: "starting {alive}/{n}", ready: "ready {alive}/{n}", busy: "busy {alive}/{n}",
   degraded: "{alive} of {n} engines", stopped: "stopped",
   engine_starting: "starting", engine_idle: "idle", engine_busy: "busy", engine_stopping: "stopping",
-  engine_dead: "dead",
+  engine_dead: "dead", engine_ended: "ended",
   rank: "rank {rank}",
   proven: "proven", unproven: "not proven", unknown: "not yet proven", noProof: "A CPU engine has no GPU to prove.",
   provenLong: "The engine's own CUDA device has the identity of this GPU.",
@@ -68,10 +68,10 @@ function buildPool({ root, t, send }) {
         now.notebook, now.started && t("since", { time: clock(now.started) }),
       ].filter(Boolean).join(" · "));
       const isLive = !now.final && now.state !== "stopped";
-      setShown(interrupt, isLive);
-      restart.update(isLive);
-      stop.update(isLive);
-      engines.update(now.engines.map((/** @type {any} */ engine) => ({ ...engine, isLive })));
+      setShown(interrupt, offers(now, "interrupt", isLive));
+      restart.update(offers(now, "restart", isLive));
+      stop.update(offers(now, "stop", isLive));
+      engines.update(now.engines.map((/** @type {any} */ engine) => ({ ...engine, isLive, controls: now.controls })));
       setText(hint, now.state === "stopped" ? t("ended") : now.engines.length ? "" : t("empty"));
       setShown(hint, hint.textContent !== "");
     },
@@ -142,8 +142,8 @@ function makeEngine(t, act) {
         now.pid && t("process", { pid: now.pid }), now.uuid && t("uuid", { uuid: now.uuid }),
         now.utilization.reason, now.memory.reason,
       ].filter(Boolean).join(" · "));
-      setShown(interrupt, now.isLive);
-      restart.update(now.isLive);
+      setShown(interrupt, offers(now, "interrupt", now.isLive));
+      restart.update(offers(now, "restart", now.isLive));
     },
   };
 }

@@ -3,7 +3,7 @@
 
 import { clock, duration, grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
 import { makeProgress, makeSparkline, makeState } from "./marks.js";
-import { makeAskingButton, makeButton, makeLane, show } from "./frame.js";
+import { makeAskingButton, makeButton, makeDiary, makeLane, offers, show } from "./frame.js";
 
 const TASKS_WORDS = {
   title: "Tasks",
@@ -107,8 +107,8 @@ function makeTask(t, send) {
         .map(([key, value]) => t("metric", { name: key, value: metric(/** @type {number} */ (value)) })).join("  "));
       drawCurve(now);
       if (lane.details.open) drawDiary();
-      setShown(stop, now.isLive && isRunning);
-      cancel.update(now.isLive && (isRunning || now.state === "queued"));
+      setShown(stop, now.isLive && offers(now, "request_stop", isRunning));
+      cancel.update(now.isLive && offers(now, "cancel", isRunning || now.state === "queued"));
     },
   };
 
@@ -138,23 +138,6 @@ function timesOf(t, task) {
   }
   const left = task.eta_s === null || task.eta_s === undefined ? [] : [t("eta", { time: duration(task.eta_s) })];
   return [task.started && duration(task.at - task.started), ...left].filter(Boolean).join(" · ");
-}
-
-/** The last lines that a task printed. It stays at its end unless somebody scrolled up. */
-function makeDiary() {
-  const node = make("pre", "mgpu-diary");
-  node.tabIndex = 0;
-  node.setAttribute("role", "region");
-  return {
-    node,
-    /** @param {string} label @param {string} text */
-    update(label, text) {
-      const isAtEnd = node.scrollHeight - node.scrollTop - node.clientHeight < 4;
-      setAttribute(node, "aria-label", label);
-      setText(node, text);
-      if (isAtEnd) node.scrollTop = node.scrollHeight;
-    },
-  };
 }
 
 export default { render: (/** @type {any} */ host) => show(host, "tasks", TASKS_WORDS, buildTasks) };

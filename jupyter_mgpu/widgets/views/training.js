@@ -3,7 +3,7 @@
 
 import { clock, duration, grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
 import { makeProgress, makeState } from "./marks.js";
-import { makeButton, show } from "./frame.js";
+import { makeAskingButton, makeButton, makeDiary, offers, show } from "./frame.js";
 import { CHART_WORDS, makeChart, makeControls } from "./chart.js";
 import { chartGroups } from "./curves.js";
 
@@ -18,6 +18,9 @@ const TRAINING_WORDS = {
   progress: "Progress of {name}", done: "{n} %",
   stopAfterEpoch: "Stop after epoch", stopNow: "Stop now",
   stopAfterEpochHint: "Ends after this epoch and keeps the network.", stopNowHint: "Ends after this step and keeps the network.",
+  cancel: "Cancel…", doCancel: "Cancel the training", askCancel: "Cancel {name}? The network that it has trained so far is lost.",
+  askCancelQueued: "Cancel {name}? It has not begun.",
+  diaryTitle: "What it printed", diary: "Diary of {name}",
   noCurves: "Nothing is measured yet.",
   newsFinished: "Training {name} is finished", newsFailed: "Training {name} failed", newsCancelled: "Training {name} is cancelled",
 };
@@ -35,19 +38,30 @@ function buildTraining({ root, t, send }) {
   const now = makeButton(t("stopNow"), () => act("request_stop"));
   afterEpoch.title = t("stopAfterEpochHint");
   now.title = t("stopNowHint");
+  const place = make("div", "mgpu-questions");
+  const cancel = makeAskingButton({
+    t, words: t("cancel"), confirm: t("doCancel"), place, onConfirm: () => act("cancel"),
+    question: () => t(training.state === "queued" ? "askCancelQueued" : "askCancel", { name: training.name }),
+  });
   const progress = makeProgress();
   const error = make("p", "mgpu-error");
   const facts = make("dl", "mgpu-table");
   const controls = makeControls(t, () => training && drawCharts());
   const charts = make("div", "mgpu-charts");
   const notes = make("p", "mgpu-hint");
+  const diary = makeDiary();
+  const details = /** @type {HTMLDetailsElement} */ (make("details", "mgpu-lane-main", make("summary", "mgpu-lane-words", t("diaryTitle")), diary.node));
   root.append(
-    make("div", "mgpu-head", name, state.node, make("span", "mgpu-buttons", afterEpoch, now)),
-    progress.node, error, facts, controls.node, charts, notes,
+    make("div", "mgpu-head", name, state.node, make("span", "mgpu-buttons", afterEpoch, now, cancel.button)),
+    place, progress.node, error, facts, controls.node, charts, notes, details,
   );
   const rows = keyed(facts, (fact) => fact[0], makeFact);
   const plots = keyed(charts, (group) => group.title, () => makeChart(t, 200));
 
+  function drawDiary() {
+    diary.update(t("diary", { name: training.name }), training.diary ?? "");
+  }
+  details.addEventListener("toggle", () => details.open && drawDiary());
   function drawCharts() {
     const names = { training: t("training"), validation: t("validation") };
     plots.update(chartGroups(training.curves, names).map((group) => ({
@@ -60,9 +74,11 @@ function buildTraining({ root, t, send }) {
       training = next;
       setText(name, t("title", { name: next.name }));
       state.update(next.state, t(next.state) + (next.outcome ? `: ${next.outcome}` : ""));
-      const isLive = !next.final && next.state === "running";
-      setShown(afterEpoch, isLive);
-      setShown(now, isLive);
+      const isLive = !next.final && !ENDED.includes(next.state);
+      const isRunning = isLive && next.state !== "queued";
+      setShown(afterEpoch, offers(next, "stop_after_epoch", isRunning));
+      setShown(now, offers(next, "request_stop", isRunning));
+      cancel.update(offers(next, "cancel", isLive && Boolean(next.controls)));
       const share = next.steps ? (next.step ?? 0) / next.steps : null;
       setShown(progress.node, share !== null && !ENDED.includes(next.state));
       progress.update(t("progress", { name: next.name }), share, t("done", { n: Math.floor(100 * (share ?? 0)) }));
@@ -73,6 +89,8 @@ function buildTraining({ root, t, send }) {
       setText(notes, [!next.curves.length && t("noCurves"), ...next.notes].filter(Boolean).join(" "));
       setShown(notes, notes.textContent !== "");
       drawCharts();
+      setShown(details, Boolean(next.diary));
+      if (details.open) drawDiary();
     },
     /** @param {any} before @param {any} next */
     news(before, next) {
