@@ -13,6 +13,7 @@ const SPARK_HEIGHT = 24;
 const SPARK_LABEL_MS = 10_000;
 
 // Shapes of 12 x 12 units: a state is never told by its colour alone, and no font has to know them.
+/** @type {Record<string, string>} */
 const GLYPHS = {
   dot: "M6 1.5a4.5 4.5 0 1 0 .01 0z",
   play: "M3 1.5v9l7.5-4.5z",
@@ -26,7 +27,7 @@ const GLYPHS = {
   slash: "M6 1a5 5 0 1 0 .01 0zm0 1.4c.7 0 1.4.2 2 .6L3 8A3.6 3.6 0 0 1 6 2.4zm0 7.2c-.7 0-1.4-.2-2-.6L9 4a3.6 3.6 0 0 1-3 5.6z",
 };
 
-/** Glyph and tone of every state; tones are classes of views.css. */
+/** Glyph and tone of every state; tones are classes of views.css. @type {Record<string, string[]>} */
 const STATE_LOOKS = {
   ready: ["dot", "good"], idle: ["dot", "good"], ok: ["dot", "good"],
   busy: ["play", "active"], running: ["play", "active"],

@@ -87,7 +87,8 @@ export function translator(model, table) {
   return (key, values = {}) => {
     const found = words[key] ?? key;
     const form = Array.isArray(found) ? found[values.n === 1 ? 0 : 1] : found;
-    return form.replace(/\{(\w+)\}/g, (hole, name) => String(values[name] ?? hole));
+    return form.replace(/\{(\w+)\}/g, (/** @type {string} */ hole, /** @type {string} */ name) =>
+      String(values[name] ?? hole));
   };
 }
 
