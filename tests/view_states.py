@@ -28,9 +28,16 @@ def memory(used: float | None, total: float | None, reserved: float | None = Non
     return found | {"reason": "not supported on MIG" if used is None else None}
 
 
-def series(phase: float, count: int = 120, height: float = 45.0) -> State:
+def _jitter(number: float) -> float:
+    """A number from -1 to 1 that looks like chance and is always the same."""
+    return 2 * (math.sin(number * 12.9898) * 43758.5453 % 1) - 1
+
+
+def series(phase: float, count: int = 120, level: float = 90.0) -> State:
+    """Work with short pauses, as of a training that validates at times."""
     values = [
-        round(50 + height * math.sin(n / 9 + phase) * math.sin(n / 31), 1) for n in range(count)
+        round(max(0.0, (8 if (n + 11 * phase) % 37 < 4 else level) + 5 * _jitter(n + phase)), 1)
+        for n in range(count)
     ]
     return {"step_s": 1.0, "values": values}
 
@@ -49,7 +56,7 @@ def engine(rank: int, **values: Any) -> State:
         "memory": memory(40 + 5.5 * rank % 80, 139.8, 0.6),
         "what": "gpu",
         "utilization_history": series(rank),
-        "memory_history": series(rank / 2),
+        "memory_history": series(rank / 2, level=40),
     } | values
 
 
@@ -171,7 +178,7 @@ def curve(name: str, length: int, *, validation: bool = False, rate: float = 1.0
 
     def value(step: int) -> float:
         t = step / length
-        wobble = noise * math.sin(step * 12.9898) * math.cos(step * 78.233)
+        wobble = noise * _jitter(step) * (1 - 0.6 * t)
         if "accuracy" in name:
             return round(0.95 - 0.85 * math.exp(-5 * rate * t) + wobble / 4, 4)
         return round((2.2 * math.exp(-4 * rate * t) + 0.2) * (1 + wobble) + 0.05 * validation, 4)
