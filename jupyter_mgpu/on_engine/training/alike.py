@@ -36,11 +36,12 @@ class FirstBatch:
 
     Args:
         ranks: Who trains.
+        is_divided: Whether each of them has a share of the samples, and so the same kind of data.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, *, is_divided: bool) -> None:
         self._ranks = ranks
-        self._is_over = ranks.is_alone
+        self._is_over = ranks.is_alone or not is_divided
 
     @contextlib.contextmanager
     def explained(self, parts: Sequence[Part]) -> Iterator[None]:

@@ -77,7 +77,7 @@ class Training:
         self._validator = Validator(
             strategy, self._average, loss, options, ranks, forward, self._ledger
         )
-        self._first_batch = FirstBatch(ranks)
+        self._first_batch = FirstBatch(ranks, is_divided=strategy.divides_batches)
         self._place = Position()
         parts = {
             "schedule": self._schedule,

@@ -43,6 +43,7 @@ class Pipeline(Strategy):
         ValueError: If the network cannot be cut into stages, or not into microbatches.
     """
 
+    divides_batches = False
     is_split = True
 
     def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> None:

@@ -32,10 +32,12 @@ class Strategy:
         module: What is called in training.
         sharing: Who shares the samples of each batch.
         is_joint: Whether a rank must call the network when others do, without samples as well.
+        divides_batches: Whether each rank has a share of each batch; else all see whole ones.
         is_split: Whether a rank's states are only a part of the whole ones.
     """
 
     is_joint = False
+    divides_batches = True
     is_split = False
 
     def __init__(self, net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> None:
