@@ -16,7 +16,7 @@ class History:
         seconds: How long it took.
         exchange: By what the ranks exchanged, such as "gloo over lo"; empty on one device.
         exchange_share: How much of that went into the exchange between ranks, waiting for slower
-            ones included; 0 on one device.
+            ones included; 0 on one device. With "fsdp" on GPUs only that of losses.
         notes: How the options were read.
     """
 

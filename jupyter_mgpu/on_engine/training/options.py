@@ -30,8 +30,8 @@ class TrainingOptions:
             function that takes the optimizer and returns a torch scheduler; it steps per epoch.
         warm_up: Steps in which the rate rises linearly from 0.
         max_epochs: How often all data is seen.
-        strategy: How ranks share the network. "ddp": each holds all of it. "pipeline": each holds
-            some of its layers.
+        strategy: How ranks share the network. "ddp": each holds all of it. "fsdp": each holds a
+            part of every parameter. "pipeline": each holds some of its layers.
         pipeline_schedule: Of "pipeline": "1f1b" holds fewer outputs at a time than "gpipe".
         pipeline_splits: The children of the network with which the stages after the first begin,
             such as ["layer3", "head.1"]; by default stages of about equal size.
@@ -45,8 +45,9 @@ class TrainingOptions:
             weight per rank; "auto" measures. All of them equally by default.
         num_workers: Processes per rank that load data.
         clip_norm: Largest norm of all gradients together.
-        accumulate: Parts in which a batch is computed, to save memory; the microbatches of
-            "pipeline", where 1 lets it choose.
+        accumulate: Parts in which a batch is computed, to save memory; with "fsdp" each rank then
+            keeps whole gradients for a while. The microbatches of "pipeline", where 1 lets it
+            choose.
         precision: "float32" (whatever the network has), "bf16", "fp16" (with a gradient scaler).
         compile: Compile the network by torch.compile.
         sync_batch_norm: Normalize over the batch of all ranks, as one device would.

@@ -75,6 +75,10 @@ RULES: Mapping[str, Sequence[Rule]] = {
                 "requires_grad_(False)."
             ),
         ),
+        (
+            lambda options: options.backend == "mpi",
+            "mpi cannot divide sums of gradients. Leave backend out: then it is nccl or gloo.",
+        ),
     ),
     "pipeline": _PIPELINE,
 }

@@ -1,5 +1,6 @@
 """Divides a network's parameters over the ranks."""
 
+import gc
 from typing import Any
 
 from jupyter_mgpu.on_engine.training.ranks import Clock, Ranks
@@ -25,6 +26,7 @@ def divide(net: Any, ranks: Ranks, waited: Clock) -> None:
     """
     from torch.distributed.fsdp import fully_shard
 
+    gc.collect()  # a network of an earlier training: torch's hooks tie it into circles
     mesh = mesh_of(ranks)
     _make_contiguous(net)
     for unit in (*units_of(net), net):

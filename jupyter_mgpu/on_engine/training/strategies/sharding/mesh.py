@@ -21,11 +21,12 @@ def mesh_of(ranks: Ranks) -> Any:
 
     kind = ranks.device.partition(":")[0]
     group = ranks.group or dist.group.WORLD
-    backend = dist.get_backend(group)
+    pairs = (pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    backend = dict(pairs)[kind]
     if kind == "cuda" and backend != "nccl":
         raise MgpuError(
             f"strategy is 'fsdp', but the ranks exchange by {backend}, which cannot divide "
-            "parameters on GPUs. Start the pool with one engine per GPU, so that they use nccl."
+            "parameters on GPUs. Leave backend out, and start the pool with one engine per GPU."
         )
     if kind == "cpu" and not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         raise MgpuError(

@@ -1,7 +1,8 @@
 """How parameters and gradients travel between CPU engines, where torch's own way has gaps.
 
 Older releases of gloo cannot average, so sums are divided here. All of it waits, and how long is
-added up. On GPUs torch's own exchange runs beside the network.
+added up. On GPUs torch's own exchange runs beside the network. Newer releases of torch have other
+names for the same functions, and warn of the old ones.
 """
 
 import time
@@ -36,8 +37,9 @@ class Gathering(_Buffers):
         """Fill `output_tensor` with the `input_tensor` of each rank."""
         import torch.distributed as dist
 
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         begun_s = time.perf_counter()
-        dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
+        gather(output_tensor, input_tensor, group=group)
         self._clock.seconds += time.perf_counter() - begun_s
 
 
@@ -55,8 +57,9 @@ class Reducing(_Buffers):
         """Fill `output_tensor` with this rank's part of the sum, or of the mean."""
         import torch.distributed as dist
 
+        reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         begun_s = time.perf_counter()
-        dist.reduce_scatter_tensor(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
+        reduce(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
         self._clock.seconds += time.perf_counter() - begun_s
         if op == dist.ReduceOp.AVG:
             output_tensor.div_(dist.get_world_size(group))
