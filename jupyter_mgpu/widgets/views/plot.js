@@ -64,7 +64,7 @@ export function scaleOf({ lines, log = false, range, endLabels = false }, width,
     y: (/** @type {number} */ y) => bottom - (view(y) - v0) * perY,
     invert: (/** @type {number} */ px) => x0 + (px - LEFT) / perX,
     yTicks: log ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, Math.floor(height / 40))),
-    xTicks: ticks(x0, x1, Math.max(2, Math.floor((right - LEFT) / 90))),
+    xTicks: ticks(x0, x1, Math.max(2, Math.floor((right - LEFT) / 70))),
   };
 }
 

@@ -77,8 +77,8 @@ function makeTask(t, send) {
     question: () => t(task.state === "queued" ? "askCancelQueued" : "askCancel", { name: task.name }),
     onConfirm: () => send({ action: "cancel", task: task.id }),
   });
-  lane.side.append(progress.node, spark.node, metrics, make("span", "mgpu-buttons", stop, cancel.button));
-  lane.node.append(place);
+  lane.side.append(progress.node, spark.node, metrics);
+  lane.node.append(make("span", "mgpu-buttons", stop, cancel.button), place);
   const full = make("p", "mgpu-error");
   const diary = makeDiary();
   lane.body.append(full, diary.node);
