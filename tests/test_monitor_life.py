@@ -154,6 +154,25 @@ def test_the_history_goes_on_where_it_stopped_with_a_gap(gpu_machine):
         assert None in values
 
 
+def test_the_history_is_exported_as_a_table(gpu_machine):
+    with answering(gpu_machine(f"{gpus(2)}\nfail nvmlDeviceGetPowerUsage 3 1")) as ask:
+        ask("mine = [EngineProcess(os.getpid(), 'mine', 0)]")
+        ask("watch = Watch(0.5, engines=lambda: mine); begun = time.time()")
+        until(ask, "len(watch.history().rows) >= 3 and watch.snapshot().gpus")
+
+        ask("table = watch.history(); frame = table.to_pandas()")
+        columns = ask("result = list(frame.columns)")
+        assert columns[:3] == ["at", "host cpu_percent", "host memory_used_bytes"]
+        assert "GPU 1 temperature_celsius" in columns
+        assert ask("result = f'mine:0 (pid {os.getpid()}) rss_bytes' in frame.columns")
+        assert ask("result = 0 <= frame['at'].iloc[-1] - begun < 60 and len(frame) >= 3")
+        assert ask("result = int(frame['GPU 0 power_watts'].iloc[-1])") == 120
+        assert ask("result = table.to_dict()['GPU 1 power_watts'][-1]") is None
+        first, *rows = ask("result = table.to_csv().splitlines()")
+        assert first.split(",") == columns
+        assert len(rows) == ask("result = len(json.loads(table.to_json())['at'])")
+
+
 def test_a_forked_child_does_not_sample_until_it_watches_itself(gpu_machine):
     with answering(gpu_machine(gpus(2))) as ask:
         ask("watch = Watch(0.5)")

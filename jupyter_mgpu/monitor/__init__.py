@@ -4,6 +4,7 @@ Watch -> sampler (one thread) -> nvml | psutil | leases -> Snapshot, Series
 """
 
 from jupyter_mgpu.monitor.history import Series
+from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.interval import (
     DEFAULT_S,
     LONGEST_S,
@@ -29,6 +30,7 @@ __all__ = [
     "EngineSample",
     "GpuSample",
     "GpuUse",
+    "HistoryTable",
     "HostSample",
     "Series",
     "Snapshot",

@@ -71,8 +71,7 @@ class History:
             return Series(step_s)
         end_s = self._times_s[-1] if now_s is None else max(now_s, self._times_s[-1])
         first, slots = self._slots(end_s, step_s, num_points)
-        # Only NaN differs from itself.
-        newest = [None if value != value else value for value in column[first:].tolist()]
+        newest = [_known(value) for value in column[first:]]
         if slots is not None:
             values: list[float | None] = [None] * num_points
             for slot, value in zip(slots, newest, strict=True):
@@ -81,6 +80,11 @@ class History:
             newest = values
         oldest = next((n for n, value in enumerate(newest) if value is not None), len(newest))
         return Series(step_s, tuple(newest[oldest:]))
+
+    def rows(self) -> tuple[tuple[Hashable, ...], list[tuple[float | None, ...]]]:
+        """Return the keys, and one row per tick: its time and a value per key."""
+        columns = [[_known(value) for value in column] for column in self._columns.values()]
+        return tuple(self._columns), list(zip(self._times_s, *columns, strict=True))
 
     def _slots(self, end_s: float, step_s: float, num_points: int) -> tuple[int, list[int] | None]:
         """Find the first row of a series, and the place of each row; None for one after another."""
@@ -110,3 +114,7 @@ class History:
         for key in [key for key in self._columns if key not in row]:
             if all(map(math.isnan, self._columns[key])):
                 del self._columns[key]
+
+
+def _known(value: float) -> float | None:
+    return value if value == value else None  # only NaN differs from itself

@@ -11,34 +11,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from jupyter_mgpu.monitor.engine_reading import EngineReader
-from jupyter_mgpu.monitor.gpu_reading import GpuReader, GpusRead
+from jupyter_mgpu.monitor.frame import Frame, column_name, names_of, row_of, snapshot_of
+from jupyter_mgpu.monitor.gpu_reading import GpuReader
 from jupyter_mgpu.monitor.history import History, Series
+from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.host_reading import HostReader
 from jupyter_mgpu.monitor.interval import DEFAULT_S
-from jupyter_mgpu.monitor.records import (
-    EngineProcess,
-    EngineSample,
-    GpuSample,
-    HostSample,
-)
+from jupyter_mgpu.monitor.records import EngineProcess
 from jupyter_mgpu.monitor.snapshot import Snapshot
 
 PATIENCE_S = 0.25
 FIRST_CPU_READING_S = 0.1
-STALE_S, STALE_INTERVALS = 3.0, 2.5
-GPU_METRICS = (
-    "utilization_percent",
-    "memory_used_bytes",
-    "power_watts",
-    "temperature_celsius",
-)
-HOST_METRICS = ("cpu_percent", "memory_used_bytes")
-ENGINE_METRICS = ("cpu_percent", "rss_bytes")
-NOT_READ_YET = "not read yet"
 
 _log = logging.getLogger(__name__)
 
@@ -62,19 +49,6 @@ class Subscription:
     def end(self) -> None:
         """Want nothing more. Takes no lock: it may run in the middle of anything."""
         self.is_over = True
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What one tick has read."""
-
-    number: int
-    now_s: float
-    at: float
-    host: HostSample
-    gpus: GpusRead
-    engines: tuple[EngineSample, ...]
-    interval_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +126,7 @@ class Sampler:
 
     def snapshot(self) -> Snapshot:
         """Return the last samples with their age; never waits."""
-        return _snapshot(self._frame, time.monotonic())
+        return snapshot_of(self._frame, time.monotonic())
 
     def wait_for(self, is_enough: Callable[[Frame], bool], timeout: float) -> bool:
         """Wait until a frame is enough, or the time is over."""
@@ -169,6 +143,19 @@ class Sampler:
             is_late = frame is not None and now_s - frame.now_s > 1.5 * step_s
             end_s = now_s if is_late else None
             return self._history.series(key, step_s=step_s, num_points=num_points, now_s=end_s)
+
+    def history(self) -> HistoryTable:
+        """Return all that is remembered."""
+        with self._lock:
+            keys, rows = self._history.rows()
+            frame = self._frame
+        names = {} if frame is None else names_of(frame)
+        # The clock of the ticks counts from some moment of the past.
+        since = datetime.now(UTC).timestamp() - time.monotonic()
+        return HistoryTable(
+            columns=("at", *(column_name(key, names) for key in keys)),
+            rows=tuple((round(since + (row[0] or 0), 3), *row[1:]) for row in rows),
+        )
 
     def started(self, pid: int) -> float | None:
         """Return when an engine's process started, in epoch seconds; None if it is not watched."""
@@ -231,7 +218,7 @@ class Sampler:
             interval_s=self.interval_s,
         )
         with self._published:
-            self._history.add(now_s, _row(frame, before))
+            self._history.add(now_s, row_of(frame, before))
             self._frame = frame
             self._published.notify_all()
         self._tell(frame)
@@ -244,50 +231,11 @@ class Sampler:
             if one.is_over or one.on_sample is None or not is_due:
                 continue
             one.told_s = frame.now_s
-            snapshot = snapshot or _snapshot(frame, time.monotonic())
+            snapshot = snapshot or snapshot_of(frame, time.monotonic())
             try:
                 one.on_sample(snapshot)
             except Exception:  # noqa: BLE001 - as above
                 _log.exception("A view of the samples failed.")
-
-
-def _row(frame: Frame, before: Frame | None) -> dict[Hashable, float | None]:
-    row: dict[Hashable, float | None] = {
-        ("host", metric): getattr(frame.host, metric) for metric in HOST_METRICS
-    }
-    before_s = -1.0 if before is None else before.now_s
-    for gpu, read_s in zip(frame.gpus.gpus, frame.gpus.read_s, strict=True):
-        for metric in GPU_METRICS:
-            # What was read in an earlier tick is no reading of this one.
-            row[gpu.uuid, metric] = getattr(gpu, metric) if read_s > before_s else None
-    for engine in frame.engines:
-        if engine.started is not None:
-            for metric in ENGINE_METRICS:
-                row[engine.pid, engine.started, metric] = getattr(engine, metric)
-    return row
-
-
-def _snapshot(frame: Frame | None, now_s: float) -> Snapshot:
-    if frame is None:
-        reasons = dict.fromkeys((*HOST_METRICS, "memory_total_bytes"), NOT_READ_YET)
-        return Snapshot(datetime.now(UTC).timestamp(), HostSample(reasons=reasons))
-    limit_s = max(STALE_S, STALE_INTERVALS * frame.interval_s)
-    found = zip(frame.gpus.gpus, frame.gpus.read_s, strict=True)
-    return Snapshot(
-        at=frame.at,
-        host=frame.host,
-        gpus=tuple(_aged(gpu, now_s - read_s, limit_s) for gpu, read_s in found),
-        engines=frame.engines,
-        trouble=frame.gpus.trouble,
-        driver_version=frame.gpus.driver_version,
-    )
-
-
-def _aged(gpu: GpuSample, age_s: float, limit_s: float) -> GpuSample:
-    if age_s == float("inf"):
-        return gpu
-    is_stale = age_s > limit_s and gpu.state in ("ok", "divided")
-    return replace(gpu, age_s=round(age_s, 1), state="stale" if is_stale else gpu.state)
 
 
 sampler = Sampler()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu.monitor.history_table import write
 from jupyter_mgpu.monitor.records import EngineSample, GpuSample, HostSample
 from jupyter_mgpu.monitor.words import engine_line, gpu_line, host_line
 
@@ -62,11 +63,11 @@ class Snapshot:
         writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows())
-        return _write(text.getvalue(), path)
+        return write(text.getvalue(), path)
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Return `to_dict` as JSON, and write it to a file if one is named."""
-        return _write(json.dumps(self.to_dict()), path)
+        return write(json.dumps(self.to_dict()), path)
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = [_gpu_row(gpu) for gpu in self.gpus]
@@ -112,9 +113,3 @@ def _gpu_row(gpu: GpuSample) -> dict[str, Any]:
 
 def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def _write(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

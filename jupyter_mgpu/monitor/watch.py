@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
+from jupyter_mgpu.monitor.frame import Frame
 from jupyter_mgpu.monitor.history import Series
+from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.host_reading import FIRST_READING
 from jupyter_mgpu.monitor.interval import DEFAULT_S, check_interval
 from jupyter_mgpu.monitor.records import EngineProcess
-from jupyter_mgpu.monitor.sampler import Frame, Subscription, sampler
+from jupyter_mgpu.monitor.sampler import Subscription, sampler
 from jupyter_mgpu.monitor.snapshot import Snapshot
 
 NUM_POINTS = 120
@@ -72,6 +74,10 @@ class Watch:
     def snapshot(self) -> Snapshot:
         """Return the last samples with their age; never waits, whatever the driver does."""
         return sampler.snapshot()
+
+    def history(self) -> HistoryTable:
+        """Return the last ten minutes as a table, for a file or a data frame."""
+        return sampler.history()
 
     def series(self, of: str | int, metric: str, num_points: int = NUM_POINTS) -> Series:
         """Return the last values of one number, one per interval, gaps as None.
