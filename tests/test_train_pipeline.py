@@ -32,6 +32,9 @@ from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.on_engine.training.loop import Training
 from jupyter_mgpu.on_engine.training.ranks import Ranks
+from jupyter_mgpu.on_engine.training.strategies.pipelining.cuts import cuts_by_size
+from jupyter_mgpu.on_engine.training.strategies.pipelining.links import links_of, skeleton_of
+from jupyter_mgpu.on_engine.training.strategies.pipelining.sizes import sizes_of
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
@@ -186,6 +189,24 @@ def test_by_itself_stages_become_about_equal(trio: Pool) -> None:
 
     assert sorted(name for each in found for name in each["here"]) == sorted(deep().state_dict())
     assert all(each["here"] for each in found)
+
+
+def cuts_of(net: nn.Module, example: Any, batch_rows: int, num_stages: int) -> list[str]:
+    skeleton = skeleton_of(net)
+    links = links_of(skeleton)
+    sizes = sizes_of(skeleton, links, example, batch_rows)
+    return [links[place].name for place in cuts_by_size(sizes, num_stages)]
+
+
+def test_weights_and_outputs_decide_where_a_network_is_cut() -> None:
+    large = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 4000))
+    assert cuts_of(large, None, 32, 2) == ["4"]
+    assert cuts_of(large, None, 32, 3) == ["2", "4"]
+    images = nn.Sequential(
+        *(nn.Conv2d(1, 1, 3, padding=1) for _ in range(4)), nn.Flatten(), nn.Linear(64 * 64, 10)
+    )
+    assert cuts_of(images, None, 512, 2) == ["4"]
+    assert cuts_of(images, torch.zeros(1, 1, 64, 64), 512, 2) == ["3"]
 
 
 class Noted(Dataset):
@@ -569,7 +590,8 @@ def test_a_training_goes_on_after_a_death_where_that_is_allowed(
     assert re.search(r"rank 1 .*SIGKILL.* The training starts again\.", capsys.readouterr().out)
 
 
-def test_a_future_ends_when_asked_to(trio: Pool) -> None:
+def begin(pool: Pool) -> Any:
+    """Start a training without an end; return its future when it has made steps."""
     options = TrainingOptions(
         execution_environment="parallel",
         strategy="pipeline",
@@ -577,8 +599,24 @@ def test_a_future_ends_when_asked_to(trio: Pool) -> None:
         max_epochs=10**6,
         verbose=False,
     )
-    future = mgpu.train(deep(), samples(), nn.CrossEntropyLoss(), options, pool=trio, wait=False)
+    future = mgpu.train(deep(), samples(), nn.CrossEntropyLoss(), options, pool=pool, wait=False)
     wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
+    return future
+
+
+def test_a_cancelled_training_frees_its_ranks(trio: Pool) -> None:
+    pids = [engine.pid for engine in trio.engines]
+    future = begin(trio)
+
+    assert future.cancel()
+
+    assert future.cancelled()
+    assert len(fit(deep(), samples(), trio, strategy="pipeline")[1].steps) == 20
+    assert [engine.pid for engine in trio.engines] == pids
+
+
+def test_a_future_ends_when_asked_to(trio: Pool) -> None:
+    future = begin(trio)
 
     future.request_stop()
 
