@@ -437,6 +437,30 @@ def test_several_engines_share_each_gpu(nb: Notebook, machine: GpuMachine) -> No
     assert on_ranks(nb, "(device, os.environ['MGPU_SHARES_GPU'])") == [("cuda:0", "1")] * 2
 
 
+CHOOSE_RANKS = (
+    "from jupyter_mgpu.training.places import choose_ranks\n"
+    "place = choose_ranks(None, mgpu.TrainingOptions(execution_environment='multi-gpu'))"
+)
+
+
+def test_a_training_starts_an_engine_per_gpu(nb: Notebook) -> None:
+    nb.check(CHOOSE_RANKS, timeout=100)
+
+    assert masks(nb) == ["0", "1", "2", "3"]
+    assert nb.value("place.trainers") == (0, 1, 2, 3)
+    assert nb.value("place.words") == "4 GPUs of the pool 'pool'"
+
+
+def test_engines_without_a_gpu_of_their_own_do_not_train(nb: Notebook) -> None:
+    start(nb, "%parpool --gpus 1,3 --per-gpu 2")
+    assert masks(nb) == ["1", "1", "3", "3"]
+
+    nb.check(CHOOSE_RANKS, timeout=100)
+
+    assert nb.value("place.trainers") == (0, 2)
+    assert nb.value("place.loads") == (0.5, 0.5)
+
+
 def test_an_engine_can_have_several_gpus(nb: Notebook, machine: GpuMachine) -> None:
     start(nb, "%parpool --gpus-per-engine 2")
 

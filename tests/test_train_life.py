@@ -141,6 +141,46 @@ def test_a_training_goes_on_after_a_death_where_that_is_allowed(
     assert re.search(r"rank 1 .*SIGKILL.* The training starts again\.", capsys.readouterr().out)
 
 
+class Fatal:
+    """Kills the process that writes it."""
+
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingOptimizer(torch.optim.SGD):
+    """Kills its rank in the middle of its third checkpoint, once."""
+
+    def __init__(self, folder: Path, parameters: Any) -> None:
+        super().__init__(parameters, 0.01)
+        self.folder = folder
+
+    def state_dict(self) -> dict[str, Any]:
+        state, mark = super().state_dict(), self.folder / "died"
+        is_third = len(list(self.folder.glob("*.pt"))) == 2
+        if os.environ["RANK"] == "0" and is_third and not mark.exists():
+            mark.touch()
+            state["last"] = Fatal()
+        return state
+
+
+def test_a_death_while_a_checkpoint_is_written_leaves_those_before_it_whole(
+    trio: Pool, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"checkpoint_folder": tmp_path, "keep_checkpoints": 5}
+    options |= {"optimizer": partial(DyingOptimizer, tmp_path), "max_epochs": 4}
+
+    with pytest.raises(EngineDiedError, match=r"The engine of rank 0 .*SIGKILL"):
+        fit(dropping(), samples(), trio, **options)
+
+    names = [f"checkpoint-{step:09d}.pt" for step in (10, 20, 30, 40)]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == names[:2]
+    assert len(list(tmp_path.glob("*.draft"))) == 1
+    again = fit(dropping(), samples(), trio, resume=True, **options)
+    assert difference(again, fit(dropping(), samples(), trio, **options)) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "died"]
+
+
 def test_a_death_is_told_with_rank_and_cause(trio: Pool, tmp_path: Path) -> None:
     forward = partial(die_once, str(tmp_path / "count"), 15)
 

@@ -26,6 +26,8 @@ def save(folder: str | Path, step: int, state: dict[str, Any], keep: int) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{step:09d}.pt"
     draft = path.with_suffix(f".{os.getpid()}.draft")
+    for old in folder.glob(f"{path.stem}.*.draft"):  # whose writer was killed
+        old.unlink(missing_ok=True)
     try:
         with draft.open("wb") as file:
             torch.save(state, file)
