@@ -1,7 +1,7 @@
 // @ts-check
 /** A chart of lines with axes: SVG whose nodes are made once, values under a pointer or arrow keys. */
 
-import { grouped, keyed, make, makeSvg, metric, seriesClass, setAttribute, setShown, setText } from "./parts.js";
+import { grouped, keyed, make, makeList, makeSvg, metric, seriesClass, setAttribute, setShown, setText } from "./parts.js";
 import { LEFT, bandsPath, endTexts, makeLine, makeText, ruleFrom, ruleTo, scaleOf, shapeOf, tickTexts } from "./plot.js";
 import { placeOf } from "./curves.js";
 import { makeButton } from "./frame.js";
@@ -33,7 +33,7 @@ export const CHART_WORDS = {
 export function makeChart(t, height = 180, onMove = undefined) {
   const title = make("span", "mgpu-chart-title");
   const where = make("span", "mgpu-chart-where");
-  const legend = make("ul", "mgpu-legend");
+  const legend = makeList("mgpu-legend");
   const bands = makeSvg("path", { class: "mgpu-bands" });
   const grid = makeSvg("path", { class: "mgpu-grid" });
   const lines = makeSvg("g");

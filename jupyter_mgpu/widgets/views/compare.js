@@ -1,7 +1,7 @@
 // @ts-check
 /** The view of several trainings over one another, with the best so far. */
 
-import { grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
+import { grouped, keyed, make, makeList, metric, setAttribute, setShown, setText } from "./parts.js";
 import { makeState } from "./marks.js";
 import { show } from "./frame.js";
 import { baseName } from "./curves.js";
@@ -41,7 +41,7 @@ function buildCompare({ root, t }) {
     texts = x === null ? new Map() : new Map(shown.map(({ line, text }) => [line.key, text]));
     drawRuns();
   });
-  const list = make("ul", "mgpu-runs");
+  const list = makeList("mgpu-runs");
   const hint = make("p", "mgpu-hint", t("none"));
   const dots = make("p", "mgpu-hint");
   controls.node.prepend(make("label", "", t("metric"), choice));

@@ -1,7 +1,7 @@
 // @ts-check
 /** The view of all GPUs of a machine: how busy, how full, whose. A GPU opens to its history. */
 
-import { gib, keyed, make, seriesClass, setAttribute, setShown, setText } from "./parts.js";
+import { gib, keyed, make, makeList, seriesClass, setAttribute, setShown, setText } from "./parts.js";
 import { makeMeter, makeSparkline, makeState, memoryMeter, percentMeter, spanWords, sparkSentence } from "./marks.js";
 import { makeLane, show } from "./frame.js";
 import { CHART_WORDS, makeChart } from "./chart.js";
@@ -35,7 +35,7 @@ function buildGpus({ root, t }) {
   const state = makeState();
   const facts = make("span", "mgpu-facts");
   const trouble = make("p", "mgpu-trouble");
-  const list = make("ul", "mgpu-lanes");
+  const list = makeList("mgpu-lanes");
   const hint = make("p", "mgpu-hint");
   const hostName = make("span", "mgpu-lane-name", t("host"));
   const [cpu, memory] = [makeMeter(), makeMeter()];

@@ -40,6 +40,13 @@ export function make(tag, name, ...children) {
   return node;
 }
 
+/** A list; one without bullets is a list for screen readers only if it says so. @param {string} name */
+export function makeList(name) {
+  const list = make("ul", name);
+  list.setAttribute("role", "list");
+  return list;
+}
+
 /** @param {string} tag @param {Record<string, string|number>} [attributes] */
 export function makeSvg(tag, attributes = {}) {
   const node = document.createElementNS(SVG, tag);

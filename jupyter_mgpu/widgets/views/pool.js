@@ -1,7 +1,7 @@
 // @ts-check
 /** The view of one pool: its engines, what they do, and the buttons to stop them. */
 
-import { clock, grouped, keyed, make, setShown, setText } from "./parts.js";
+import { clock, grouped, keyed, make, makeList, setShown, setText } from "./parts.js";
 import { makeMeter, makeSparkline, makeState, memoryMeter, percentMeter, sparkSentence } from "./marks.js";
 import { makeAskingButton, makeButton, makeLane, offers, show } from "./frame.js";
 
@@ -51,7 +51,7 @@ function buildPool({ root, t, send }) {
   const stop = asking("stop", "doStop", "askStop", "stop");
   const interrupt = makeButton(t("interrupt"), () => act("interrupt"));
   const buttons = make("span", "mgpu-buttons", interrupt, restart.button, stop.button);
-  const list = make("ul", "mgpu-lanes");
+  const list = makeList("mgpu-lanes");
   const hint = make("p", "mgpu-hint");
   root.append(make("div", "mgpu-head", name, state.node, facts, buttons), place, list, hint);
   const engines = keyed(list, (engine) => engine.rank, () => makeEngine(t, act));

@@ -1,7 +1,7 @@
 // @ts-check
 /** The view of all tasks: what runs, how far, how good; a task opens to its diary. */
 
-import { clock, duration, grouped, keyed, make, metric, setAttribute, setShown, setText } from "./parts.js";
+import { clock, duration, grouped, keyed, make, makeList, metric, setAttribute, setShown, setText } from "./parts.js";
 import { makeProgress, makeSparkline, makeState } from "./marks.js";
 import { makeAskingButton, makeButton, makeDiary, makeLane, offers, show } from "./frame.js";
 
@@ -32,7 +32,7 @@ const METRICS_SHOWN = 3;
 /** @param {import("./frame.js").Frame} frame */
 function buildTasks({ root, t, send }) {
   const counts = make("span", "mgpu-facts");
-  const list = make("ul", "mgpu-lanes mgpu-scroll");
+  const list = makeList("mgpu-lanes mgpu-scroll");
   const hint = make("p", "mgpu-hint");
   root.append(make("div", "mgpu-head", make("strong", "mgpu-name", t("title")), counts), list, hint);
   const rows = keyed(list, (task) => task.id, () => makeTask(t, send));
