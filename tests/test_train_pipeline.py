@@ -92,6 +92,19 @@ def normed() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(16, 16), nn.Linear(16, NUM_CLASSES)).double()
 
 
+class First(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0]
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 3, nn.LayerNorm(8))
+    embedded = nn.Unflatten(1, (3, 4)), nn.Linear(4, 8), encoder
+    return nn.Sequential(*embedded, First(), nn.Linear(8, NUM_CLASSES)).double()
+
+
 def in_place() -> nn.Module:
     torch.manual_seed(0)
     first, _, last = mlp()
@@ -112,6 +125,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "normalization of microbatches": (normed, {"accumulate": 5}),
     "frozen layers": (frozen, {}),
     "layers that change their input": (in_place, {}),
+    "a transformer": (transformer, {"optimizer": "sgd"}),
 }
 SHARED = [case for case in training.CASES if case != "synchronised normalization"]
 
@@ -202,6 +216,8 @@ def test_weights_and_outputs_decide_where_a_network_is_cut() -> None:
     large = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 4000))
     assert cuts_of(large, None, 32, 2) == ["4"]
     assert cuts_of(large, None, 32, 3) == ["2", "4"]
+    encoder = transformer()
+    assert cuts_of(encoder, None, 20, 3) == ["2.layers.1", "2.layers.2"]
     images = nn.Sequential(
         *(nn.Conv2d(1, 1, 3, padding=1) for _ in range(4)), nn.Flatten(), nn.Linear(64 * 64, 10)
     )

@@ -204,7 +204,16 @@ class _Whole(nn.Module):  # type: ignore[misc] # torch is untyped here
         self.module = module
 
     def forward(self, value: Any) -> Any:
+        if type(self.module) is nn.TransformerEncoder:
+            return _encoded(self.module, value)
         return self.module(value)
+
+
+def _encoded(encoder: nn.TransformerEncoder, value: Any) -> Any:
+    """Do what torch's own forward does without masks, but for its looks at the value."""
+    for layer in encoder.layers:
+        value = layer(value)
+    return value if encoder.norm is None else encoder.norm(value)
 
 
 class _Tracer(fx.Tracer):  # type: ignore[misc] # as above
