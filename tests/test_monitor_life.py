@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from gpu_stubs import gpus
+from gpu_stubs import gpu, gpus
 from monitoring import answering, until
 
 from jupyter_mgpu.errors import IntervalError
@@ -63,6 +63,16 @@ def test_the_interval_can_be_changed_while_one_watches(gpu_machine):
 
         until(ask, "len(seen) >= 4", timeout=20)
         assert ask("result = watch.series('host', 'cpu_percent').step_s") == 0.5
+
+
+def test_a_snapshot_is_not_as_old_as_a_slow_watch_lets_it_get(gpu_machine):
+    machine = gpu_machine(gpu(0, util=10))
+    with answering(machine) as ask:
+        ask("watch = Watch(60)")
+        until(ask, "watch.snapshot().gpus and watch.snapshot().gpus[0].age_s > 1.1")
+        machine.write(gpu(0, util=20))
+
+        assert ask("result = take_snapshot().gpus[0].utilization_percent") == 20
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0, -1, 61, float("inf")])

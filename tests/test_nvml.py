@@ -270,6 +270,20 @@ def test_a_forked_child_asks_the_driver_anew(gpu_machine):
     assert told == "2"
 
 
+def test_a_child_that_was_forked_in_the_middle_of_a_question_asks_anew(gpu_machine):
+    told = gpu_machine(gpus(2)).python(
+        "import os\n"
+        "from jupyter_mgpu.nvml import read_inventory\n"
+        "from jupyter_mgpu.nvml.driver import driver\n"
+        "read_inventory()\n"
+        "with driver._lock: pid = os.fork()\n"
+        "if pid == 0: os._exit(len(read_inventory().gpus))\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+
+    assert told == "2"
+
+
 def test_another_library_may_shut_nvml_down(gpu_machine):
     number = gpu_machine(gpus(2)).result(
         "import pynvml\n"

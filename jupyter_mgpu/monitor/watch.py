@@ -93,7 +93,7 @@ class Watch:
 
 
 def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
-    """Take one sample of everything, or use the last one of a sampler that runs.
+    """Take one sample of everything, or use one of the last second of a sampler that runs.
 
     Takes a fifth of a second; where the driver hangs two, at its own start up to ten.
 
@@ -102,7 +102,7 @@ def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
     """
     wanted = tuple(engines)
     pids = {engine.pid for engine in wanted}
-    oldest_s = time.monotonic() - (sampler.interval_s if sampler.is_running else 0.0)
+    oldest_s = time.monotonic() - (DEFAULT_S if sampler.is_running else 0.0)
 
     def is_enough(frame: Frame) -> bool:
         read = {one.pid for one in frame.engines if FIRST_READING not in one.reasons.values()}

@@ -128,8 +128,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._lock = threading.Lock()
+        self.forget_thread()
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
         self._stuck: Future[Any] | None = None
         self._stuck_words = ""
@@ -138,6 +137,11 @@ class Driver:
         self._is_initialized = False
         self.session = 0
         """How often NVML was initialized: handles of an earlier session are not to be used."""
+
+    def forget_thread(self) -> None:
+        """Begin anew in a forked child: the lock may have been held by a thread that is gone."""
+        self._pid = 0
+        self._lock = threading.Lock()
 
     def run(self, job: Callable[["Driver"], T]) -> T:
         """Run a job in the NVML thread and wait for it.
@@ -336,3 +340,6 @@ def _init_trouble(error: CallFailedError) -> Trouble:
 
 driver = Driver()
 """The one NVML session of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=driver.forget_thread)
