@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_OLDEST := .venv-oldest/.ready
 READY_BENCH := .venv-bench/.ready
-LABEXTENSION := $(wildcard labextension/*.json labextension/src/* labextension/style/* \
+LABEXTENSION := $(wildcard labextension/*.json labextension/src/*.ts labextension/src/*/* labextension/style/* \
 	labextension/schema/* jupyter_mgpu/widgets/views/*)
 QUICKSTART := notebooks/01_quickstart.ipynb
 ISOLATED := scripts/isolated.sh

@@ -28,6 +28,7 @@ FLAGS = [
     "--disable-sync",
 ]
 TOKEN = "browser-test"
+NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 READY = """async () => {
     const context = window.jupyterapp.shell.currentWidget.sessionContext;
     await context.ready;
@@ -83,9 +84,13 @@ def running_lab(
         *[f"--ServerApp.root_dir={folder}", f"--ServerApp.base_url={base_url}"],
         *[f"--{lab_options}.expose_app_in_browser=True", "--LabApp.news_url=None", *options],
     ]
+    settings = folder / ".settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(NO_NEWS)
+    own = {"JUPYTERLAB_SETTINGS_DIR": str(folder / ".settings")}
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **(environment or {})}, stdout=log, stderr=log
+            command, env={**os.environ, **own, **(environment or {})}, stdout=log, stderr=log
         )
     lab = Lab(f"http://127.0.0.1:{port}{base_url}", folder, process)
     try:

@@ -2,6 +2,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { sidebar } from './sidebar/plugin.js';
 import { RANK, viewRenderers } from './mime.js';
 
 const views: JupyterFrontEndPlugin<void> = {
@@ -23,4 +24,4 @@ const views: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [views];
+export default [views, sidebar];

@@ -1,0 +1,227 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { makeMeter, makeSparkline, makeState } from 'mgpu-views/marks.js';
+import { keyed, make, seriesClass, setAttribute, setShown, setText } from 'mgpu-views/parts.js';
+
+import { LENGTH } from './histories.js';
+import type { IGpu } from './rows.js';
+import { walkable } from './roving.js';
+import { COMMANDS, type IShown, type ITools } from './shown.js';
+import { ranges, size, sizeOf, type SizeUnit } from './units.js';
+
+const MANY = 8;
+
+/** The GPUs of the server: how busy, how full, whose; ours come first where there are many. */
+export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
+  const { trans, commands } = tools;
+  const trouble = make('p', 'mgpu-trouble');
+  const list = make('ul', 'mgpu-rows mgpu-gpu-rows');
+  const node = make('div', 'mgpu-section', trouble, list);
+  let gpus: IGpu[] = [];
+  const rows = keyed<IGpuRow>(list, row => row.gpu.id, () => makeGpuRow(trans));
+  const refresh = walkable(list, {
+    keys: () => gpus.map(gpu => gpu.id),
+    show: () => undefined,
+    onEnter: () => void commands.execute(COMMANDS.history)
+  });
+  return {
+    node,
+    update({ model, settings }) {
+      const { telemetry } = model.document;
+      gpus = model.document.gpus;
+      const isCompact =
+        settings.density === 'auto' ? gpus.length >= MANY : settings.density === 'compact';
+      if (isCompact) {
+        gpus.sort((a, b) => Number(isOurs(b)) - Number(isOurs(a)) || a.order - b.order);
+      }
+      list.classList.toggle('mgpu-compact', isCompact);
+      rows.update(
+        gpus.map(gpu => ({
+          gpu,
+          unit: settings.sizeUnit,
+          isCompact,
+          staleS: telemetry?.stale_s ?? null,
+          values: model.histories.utilizationOf(gpu.id),
+          stepS: model.histories.stepS,
+          isProven: proofOf(gpu, model)
+        }))
+      );
+      const words = telemetry?.trouble ?? (telemetry && !gpus.length ? trans.__('No GPU is here. Pools still work on CPU engines: %parpool 2') : '');
+      setText(trouble, words);
+      setShown(trouble, words !== '');
+      setShown(list, gpus.length > 0);
+      refresh();
+    }
+  };
+}
+
+interface IGpuRow {
+  readonly gpu: IGpu;
+  readonly unit: SizeUnit;
+  readonly isCompact: boolean;
+  readonly staleS: number | null;
+  readonly values: readonly (number | null)[];
+  readonly stepS: number;
+  /** Whether the engines that use it have proven it; null if none does. */
+  readonly isProven: boolean | null;
+}
+
+function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: IGpuRow): void } {
+  const label = make('span', 'mgpu-row-name');
+  const name = make('span', 'mgpu-row-quiet mgpu-row-wide');
+  const state = makeState();
+  const [heat, power] = [make('span', 'mgpu-number'), make('span', 'mgpu-number')];
+  const [spark, busy, memory] = [makeSparkline(), makeMeter(), makeMeter()];
+  const proof = makeState();
+  const users = make('span', 'mgpu-row-users');
+  const readings = make('div', 'mgpu-row-line mgpu-row-readings', spark.node, busy.node);
+  const held = make('div', 'mgpu-row-line mgpu-row-memory', memory.node);
+  const who = make('div', 'mgpu-row-line mgpu-row-who', users, proof.node);
+  const head = make('div', 'mgpu-row-line mgpu-row-head', label, name, state.node, heat, power);
+  const node = make('li', 'mgpu-row', head, readings, held, who);
+  return {
+    node,
+    update({ gpu, unit, isCompact, staleS, values, stepS, isProven }) {
+      node.dataset.key = gpu.id;
+      setText(label, isCompact ? String(gpu.index ?? gpu.label) : gpu.label);
+      setText(name, (gpu.name ?? '').replace(/^NVIDIA /, ''));
+      setAttribute(node, 'title', titleOf(gpu, trans));
+      const look = lookOf(gpu, staleS, trans);
+      state.update(look.look, look.words);
+      setShown(state.node, look.isShown);
+      setText(heat, gpu.temperature === null ? '' : trans.__('%1 °C', Math.round(gpu.temperature)));
+      setText(power, gpu.power === null ? '' : trans.__('%1 W', Math.round(gpu.power)));
+      setAttribute(spark.node, 'class', `mgpu-spark ${seriesClass(gpu.index ?? 0)}`);
+      const busyLabel = trans.__('%1 busy', gpu.label);
+      spark.update(values, {
+        low: 0,
+        high: 100,
+        slots: LENGTH,
+        label: () => sparkSentence(busyLabel, values, stepS, trans)
+      });
+      busy.update({ name: '', label: busyLabel, ...percentOf(gpu, trans) });
+      const memoryLabel = trans.__('memory of %1', gpu.label);
+      memory.update({ name: '', label: memoryLabel, ...memoryOf(gpu, unit, isCompact, trans) });
+      setText(users, isCompact ? shortUsersOf(gpu, trans) : usersOf(gpu, trans));
+      setShown(proof.node, isProven !== null && !isCompact);
+      proof.update(isProven ? 'proven' : 'unproven', isProven ? trans.__('proven') : trans.__('not proven'));
+      const isIdle = gpu.state === 'ok' && gpu.utilization === 0 && !gpu.users.length;
+      [readings, held, who].forEach(line => setShown(line, isCompact || !isIdle));
+      node.classList.toggle('mgpu-row-off', gpu.state !== 'ok');
+    }
+  };
+}
+
+function usersOf(gpu: IGpu, trans: TranslationBundle): string {
+  const words = gpu.users
+    .map(({ ours, pool_name, rank, words }) =>
+      ours && pool_name !== null && rank !== null
+        ? trans.__('rank %1 of %2', rank, pool_name)
+        : words
+    )
+    .join(', ');
+  return words || trans.__('no process is listed');
+}
+
+/** Whose a GPU is, in one word: our rank, somebody else, or nobody. */
+function shortUsersOf(gpu: IGpu, trans: TranslationBundle): string {
+  const ranks = gpu.users.filter(user => user.ours).map(user => user.rank ?? 0);
+  if (ranks.length) {
+    return trans.__('rank %1', ranges(ranks));
+  }
+  return gpu.users.length ? trans.__('others') : '';
+}
+
+/** Whether one of this user's engines is on a GPU. */
+function isOurs(gpu: IGpu): boolean {
+  return gpu.users.some(user => user.ours);
+}
+
+function proofOf(gpu: IGpu, model: IShown['model']): boolean | null {
+  const proofs = gpu.users
+    .filter(user => user.ours && user.pool !== null)
+    .map(({ pool, rank }) => model.document.enginesOf(pool ?? '').find(engine => engine.rank === rank))
+    .map(engine => engine?.proven ?? null)
+    .filter(proven => proven !== null);
+  return proofs.length ? proofs.every(Boolean) : null;
+}
+
+function lookOf(
+  gpu: IGpu,
+  staleS: number | null,
+  trans: TranslationBundle
+): { look: string; words: string; isShown: boolean } {
+  if (gpu.state !== 'ok') {
+    const words = gpu.state_words ?? gpu.state;
+    return { look: gpu.state === 'lost' ? 'lost' : 'unknown', words, isShown: true };
+  }
+  if (staleS !== null) {
+    return { look: 'stale', words: trans.__('stale %1 s', Math.round(staleS)), isShown: true };
+  }
+  if (gpu.throttle?.length) {
+    const words = trans.__('slowed: %1', gpu.throttle.join(', '));
+    return { look: 'degraded', words, isShown: true };
+  }
+  const isIdle = gpu.utilization === 0;
+  return {
+    look: isIdle ? 'idle' : 'busy',
+    words: isIdle ? trans.__('idle') : trans.__('busy'),
+    isShown: isIdle && !gpu.users.length
+  };
+}
+
+function percentOf(gpu: IGpu, trans: TranslationBundle): { percent: number | null; text: string; spoken: string } {
+  if (gpu.utilization === null) {
+    return unknown(gpu.reasons.utilization, trans);
+  }
+  const text = trans.__('%1 %', Math.round(gpu.utilization));
+  return { percent: gpu.utilization, text, spoken: text };
+}
+
+function memoryOf(
+  gpu: IGpu,
+  unit: SizeUnit,
+  isShort: boolean,
+  trans: TranslationBundle
+): { percent: number | null; text: string; spoken: string; reservedPercent?: number } {
+  const { memory_used: used, memory_total: total, memory_reserved: reserved } = gpu;
+  if (used === null || total === null) {
+    return unknown(gpu.reasons.memory_used ?? gpu.reasons.memory_total, trans);
+  }
+  const spoken = sizeOf(used, total, unit);
+  const share = (bytes: number): number => (100 * bytes) / total;
+  return {
+    percent: share(used),
+    text: isShort ? size(used, unit) : spoken,
+    spoken: reserved ? trans.__('%1, the driver reserves %2', spoken, sizeOf(reserved, total, unit)) : spoken,
+    reservedPercent: share(reserved ?? 0)
+  };
+}
+
+function unknown(reason: string | undefined, trans: TranslationBundle): { percent: null; text: string; spoken: string } {
+  const spoken = trans.__('not available: %1', reason ?? trans.__('no reason was given'));
+  return { percent: null, text: trans.__('n/a'), spoken };
+}
+
+function sparkSentence(
+  label: string,
+  values: readonly (number | null)[],
+  stepS: number,
+  trans: TranslationBundle
+): string {
+  const known = values.filter(value => value !== null);
+  if (!known.length) {
+    return trans.__('%1: no readings yet', label);
+  }
+  const [now, low, high] = [known.at(-1) ?? 0, Math.min(...known), Math.max(...known)];
+  const numbers = [now, low, high].map(value => String(Math.round(value)));
+  const span = Math.round(stepS * values.length);
+  return trans.__('%1, last %2 s: now %3 %, lowest %4 %, highest %5 %', label, span, ...numbers);
+}
+
+/** What a row says when a pointer rests on it. */
+function titleOf(gpu: IGpu, trans: TranslationBundle): string {
+  const reasons = Object.entries(gpu.reasons).map(([field, words]) => `${field}: ${words}`);
+  const meaning = trans.__('Busy is the share of time in which anything ran on the GPU.');
+  const name = `${gpu.label}, ${gpu.name ?? trans.__('unknown device')}`;
+  return [name, gpu.users.map(user => user.words).join(', '), meaning, ...reasons].filter(Boolean).join('\n');
+}

@@ -1,0 +1,110 @@
+import { Notification } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { SidebarModel } from './model.js';
+import type { ISidebarSettings } from './settings.js';
+
+interface IEvent {
+  readonly words: string;
+  readonly isBad: boolean;
+}
+
+const ANNOUNCE_EVERY_MS = 10_000;
+
+/**
+ * Tells what has changed for good: tasks that ended, GPUs and engines that are gone.
+ *
+ * A screen reader hears it, at most every 10 s; what the settings want is a notification, too.
+ */
+export class News {
+  /** The live region; it is to be in the page. */
+  readonly node: HTMLElement;
+
+  constructor(
+    private readonly _model: SidebarModel,
+    private readonly _trans: TranslationBundle,
+    private readonly _settings: () => ISidebarSettings
+  ) {
+    this.node = document.createElement('div');
+    this.node.className = 'mgpu-unseen';
+    this.node.setAttribute('role', 'status');
+    this.node.setAttribute('aria-live', 'polite');
+    _model.changed.connect(this._compare, this);
+  }
+
+  private _compare(): void {
+    if (this._model.document.at === 0 || !['live', 'polling'].includes(this._model.link.kind)) {
+      return;
+    }
+    const states = statesOf(this._model);
+    const before = this._states;
+    this._states = states;
+    if (before === null) {
+      return;
+    }
+    const events = [...states].flatMap(([key, now]) => this._eventOf(key, before.get(key), now));
+    events.forEach(event => this._notify(event));
+    this._announce(events.map(({ words }) => words));
+  }
+
+  private _eventOf(key: string, before: IStanding | undefined, now: IStanding): IEvent[] {
+    if (before === undefined || before.state === now.state) {
+      return [];
+    }
+    const kind = key.slice(0, key.indexOf(' '));
+    const words = wordsOf(kind, now, this._trans);
+    const isBad = ['failed', 'lost', 'dead', 'orphaned', 'degraded'].includes(now.state);
+    return words ? [{ words, isBad }] : [];
+  }
+
+  private _notify({ words, isBad }: IEvent): void {
+    const { alerts } = this._settings();
+    if (alerts === 'all' || (alerts === 'errors' && isBad)) {
+      Notification.emit(words, isBad ? 'error' : 'info', { autoClose: isBad ? false : 5000 });
+    }
+  }
+
+  private _announce(words: readonly string[]): void {
+    this._waiting.push(...words);
+    if (!this._waiting.length || this._timer) {
+      return;
+    }
+    const wait = Math.max(0, this._saidAt + ANNOUNCE_EVERY_MS - Date.now());
+    this._timer = window.setTimeout(() => {
+      this._timer = 0;
+      this._saidAt = Date.now();
+      this.node.textContent = this._waiting.splice(0).join('. ');
+    }, wait);
+  }
+
+  private _states: Map<string, IStanding> | null = null;
+  private _timer = 0;
+  private _saidAt = 0;
+  private readonly _waiting: string[] = [];
+}
+
+interface IStanding {
+  readonly name: string;
+  readonly state: string;
+}
+
+function statesOf({ document: told }: SidebarModel): Map<string, IStanding> {
+  return new Map([
+    ...told.gpus.map(gpu => [`gpu ${gpu.id}`, { name: gpu.label, state: gpu.state }] as const),
+    ...told.pools.map(pool => [`pool ${pool.id}`, pool] as const),
+    ...told.tasks.map(task => [`task ${task.key}`, task] as const)
+  ]);
+}
+
+function wordsOf(kind: string, { name, state }: IStanding, trans: TranslationBundle): string {
+  const words: Readonly<Record<string, string>> = {
+    'gpu lost': trans.__('%1 is lost.', name),
+    'gpu ok': trans.__('%1 is back.', name),
+    'pool degraded': trans.__('An engine of pool %1 has died.', name),
+    'pool orphaned': trans.__('The kernel of pool %1 has died; engines of it are still there.', name),
+    'task finished': trans.__('%1 is finished.', name),
+    'task failed': trans.__('%1 failed.', name),
+    'task cancelled': trans.__('%1 is cancelled.', name)
+  };
+  return words[`${kind} ${state}`] ?? '';
+}

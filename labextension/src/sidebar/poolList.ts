@@ -1,0 +1,179 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { makeState } from 'mgpu-views/marks.js';
+import { duration, keyed, make, setAttribute, setShown, setText } from 'mgpu-views/parts.js';
+
+import type { IEngine, IPool } from './rows.js';
+import { walkable } from './roving.js';
+import { COMMANDS, commandButton, type IShown, type ITools } from './shown.js';
+
+/** The pools of this user's kernels: their state, their engines, and the buttons to stop them. */
+export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
+  const { trans, commands } = tools;
+  const list = make('ul', 'mgpu-rows');
+  const start = commandButton(tools, trans.__('Insert %parpool'), COMMANDS.insert, () => ({}));
+  const words = make('p', 'mgpu-hint');
+  const empty = make('div', 'mgpu-empty', words, start);
+  const node = make('div', 'mgpu-section', list, empty);
+  setText(words, trans.__('No pool yet. A cell with %parpool starts one.'));
+  let pools: IPool[] = [];
+  const rows = keyed<IPoolRow>(list, row => row.pool.id, () => makePoolRow(tools));
+  const refresh = walkable(list, {
+    keys: () => pools.map(pool => pool.id),
+    show: () => undefined,
+    onEnter: pool => void commands.execute(COMMANDS.notebook, { pool }),
+    onDelete: pool => void commands.execute(COMMANDS.stop, { pool })
+  });
+  return {
+    node,
+    update({ model }) {
+      pools = model.document.pools;
+      rows.update(
+        pools.map(pool => ({
+          pool,
+          engines: model.document.enginesOf(pool.id),
+          atS: model.document.at,
+          canAct: model.canAct
+        }))
+      );
+      setShown(empty, pools.length === 0);
+      refresh();
+    }
+  };
+}
+
+interface IPoolRow {
+  readonly pool: IPool;
+  readonly engines: readonly IEngine[];
+  readonly atS: number;
+  readonly canAct: boolean;
+}
+
+function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow): void } {
+  const { trans } = tools;
+  const [state, name] = [makeState(), make('span', 'mgpu-row-name mgpu-row-wide')];
+  const up = make('span', 'mgpu-number');
+  const facts = make('span', 'mgpu-row-quiet mgpu-row-wide');
+  const place = make('span', 'mgpu-row-quiet');
+  let row: IPoolRow | null = null;
+  const args = (): { pool: string } => ({ pool: row?.pool.id ?? '' });
+  const notebook = commandButton(tools, '', COMMANDS.notebook, args);
+  notebook.className = 'mgpu-link mgpu-row-wide';
+  const button = (words: string, command: string): HTMLButtonElement =>
+    commandButton(tools, words, command, args);
+  const interrupt = button(trans.__('Interrupt'), COMMANDS.interrupt);
+  const restart = button(trans.__('Restart…'), COMMANDS.restart);
+  const stop = button(trans.__('Stop…'), COMMANDS.stop);
+  const insert = button(trans.__('Insert code'), COMMANDS.insert);
+  const engines = make('ul', 'mgpu-engines');
+  const lanes = keyed<IEngine>(engines, engine => engine.rank, () => makeEngineRow(trans));
+  const node = make(
+    'li',
+    'mgpu-row',
+    make('div', 'mgpu-row-line', state.node, name, up),
+    make('div', 'mgpu-row-line', notebook, place),
+    make('div', 'mgpu-row-line', facts),
+    engines,
+    make('div', 'mgpu-buttons', interrupt, restart, stop, insert)
+  );
+  return {
+    node,
+    update(now) {
+      row = now;
+      const { pool, canAct } = now;
+      node.dataset.key = pool.id;
+      state.update(LOOKS[pool.state] ?? 'unknown', stateWords(now, trans));
+      setText(name, pool.name);
+      setText(up, pool.started === null ? '' : duration(now.atS - pool.started));
+      setAttribute(up, 'title', trans.__('since its start'));
+      const file = pool.notebook?.split('/').pop() ?? '';
+      setText(notebook, file);
+      setAttribute(notebook, 'title', pool.notebook);
+      notebook.disabled = pool.notebook_path === null;
+      setShown(notebook, file !== '');
+      setText(place, pool.here ? '' : trans.__('of another server'));
+      const isOrphan = pool.state === 'orphaned';
+      setText(facts, isOrphan ? (pool.state_words ?? '') : factsOf(pool, trans));
+      lanes.update(now.engines);
+      setText(stop, isOrphan ? trans.__('Clean up…') : trans.__('Stop…'));
+      setShown(stop, canAct);
+      setShown(interrupt, canAct && !isOrphan);
+      setShown(restart, canAct && !isOrphan && pool.state !== 'silent');
+    }
+  };
+}
+
+const LOOKS: Readonly<Record<string, string>> = {
+  starting: 'starting',
+  ready: 'ready',
+  busy: 'busy',
+  degraded: 'degraded',
+  silent: 'stale',
+  orphaned: 'lost'
+};
+
+function stateWords({ pool, engines }: IPoolRow, trans: TranslationBundle): string {
+  const alive = engines.filter(engine => engine.state !== 'dead').length;
+  const count = `${alive}/${pool.num_engines}`;
+  switch (pool.state) {
+    case 'starting':
+      return trans.__('starting %1', count);
+    case 'ready':
+      return trans.__('ready %1', count);
+    case 'busy':
+      return trans.__('busy %1', count);
+    case 'degraded':
+      return trans.__('%1 of %2 engines', alive, pool.num_engines);
+    case 'silent':
+      return trans.__('silent');
+    case 'orphaned':
+      return trans.__('orphaned');
+    default:
+      return pool.state;
+  }
+}
+
+function factsOf(pool: IPool, trans: TranslationBundle): string {
+  const counts = [
+    pool.running ? trans.__('%1 running', pool.running) : '',
+    pool.queued ? trans.__('%1 queued', pool.queued) : ''
+  ];
+  // Of a pool that is well the state says it all.
+  const words = ['ready', 'busy', 'starting'].includes(pool.state) ? '' : (pool.state_words ?? '');
+  return [words, ...counts].filter(Boolean).join(' · ') || trans.__('nothing runs');
+}
+
+function makeEngineRow(trans: TranslationBundle): { node: HTMLElement; update(engine: IEngine): void } {
+  const [rank, device] = [make('span', 'mgpu-row-quiet'), make('span', 'mgpu-row-wide')];
+  const state = makeState();
+  const proof = makeState();
+  const task = make('span', 'mgpu-row-task');
+  const line = make('div', 'mgpu-row-line', rank, device, proof.node, state.node);
+  const node = make('li', 'mgpu-engine', line, task);
+  return {
+    node,
+    update(engine) {
+      setText(rank, trans.__('rank %1', engine.rank));
+      setText(device, engine.device.replace(/ \(.*\)$/, ''));
+      setAttribute(device, 'title', engine.device);
+      setShown(proof.node, engine.proven !== null);
+      const proven = engine.proven ? trans.__('proven') : trans.__('not proven');
+      proof.update(engine.proven ? 'proven' : 'unproven', proven);
+      state.update(engine.state, engineWords(engine.state, trans));
+      setText(task, engine.task ?? '');
+      setShown(task, engine.task !== null);
+      setAttribute(task, 'title', engine.task);
+    }
+  };
+}
+
+function engineWords(state: string, trans: TranslationBundle): string {
+  const words: Readonly<Record<string, string>> = {
+    starting: trans.__('starting'),
+    idle: trans.__('idle'),
+    busy: trans.__('busy'),
+    stopping: trans.__('stopping'),
+    dead: trans.__('dead'),
+    unknown: trans.__('unknown')
+  };
+  return words[state] ?? state;
+}

@@ -1,0 +1,91 @@
+import type { IEngine, IFrame, IGpu, IHost, IPool, ITask, ITelemetry } from './rows.js';
+
+type Row = Record<string, unknown>;
+
+/**
+ * What the server has told: sections of rows, kept up to date by its frames.
+ *
+ * Sections, rows and fields that are not known are kept and do no harm.
+ */
+export class ServerDocument {
+  /** When the last frame was made, in seconds since 1970; 0 before the first. */
+  at = 0;
+
+  /** Take a frame; false if it says nothing of the rows. */
+  apply(frame: IFrame): boolean {
+    if (frame.type === 'snapshot') {
+      this._sections.clear();
+      this._assign(frame.sections ?? {});
+    } else if (frame.type === 'delta') {
+      this._assign(frame.changed ?? {});
+      for (const [section, ids] of Object.entries(frame.gone ?? {})) {
+        ids.forEach(id => this._sections.get(section)?.delete(id));
+      }
+    } else {
+      return false;
+    }
+    this.at = frame.at ?? this.at;
+    return true;
+  }
+
+  get host(): IHost | null {
+    return (this._sections.get('host')?.get('host') as unknown as IHost | undefined) ?? null;
+  }
+
+  get telemetry(): ITelemetry | null {
+    const row = this._sections.get('telemetry')?.get('gpus');
+    return (row as unknown as ITelemetry | undefined) ?? null;
+  }
+
+  /** All GPUs, in their driver's order. */
+  get gpus(): IGpu[] {
+    const rows = this._rows('gpus', id => ({ id })) as unknown as IGpu[];
+    return rows.sort((a, b) => a.order - b.order);
+  }
+
+  /** All pools, the oldest first. */
+  get pools(): IPool[] {
+    const rows = this._rows('pools', id => ({ id })) as unknown as IPool[];
+    return rows.sort((a, b) => (a.started ?? 0) - (b.started ?? 0));
+  }
+
+  /** The engines of a pool, by rank. */
+  enginesOf(pool: string): IEngine[] {
+    const rows = this._rows('engines', id => ({ id })) as unknown as IEngine[];
+    return rows.filter(engine => engine.pool === pool).sort((a, b) => a.rank - b.rank);
+  }
+
+  /** Tasks that run, then those that wait, then those that have ended, the newest first. */
+  get tasks(): ITask[] {
+    const rows = this._rows('tasks', key => ({ key })) as unknown as ITask[];
+    return rows.sort(
+      (a, b) =>
+        placeOf(a.state) - placeOf(b.state) ||
+        (placeOf(a.state) === ENDED ? (b.finished ?? 0) - (a.finished ?? 0) : 0) ||
+        a.order - b.order
+    );
+  }
+
+  private _rows(section: string, name: (id: string) => Row): Row[] {
+    const rows = this._sections.get(section) ?? new Map<string, Row>();
+    return [...rows].map(([id, row]) => ({ ...row, ...name(id) }));
+  }
+
+  private _assign(sections: NonNullable<IFrame['sections']>): void {
+    for (const [section, rows] of Object.entries(sections)) {
+      const known = this._sections.get(section) ?? new Map<string, Row>();
+      this._sections.set(section, known);
+      for (const [id, fields] of Object.entries(rows)) {
+        known.set(id, { ...known.get(id), ...fields });
+      }
+    }
+  }
+
+  private readonly _sections = new Map<string, Map<string, Row>>();
+}
+
+const ENDED = 2;
+
+function placeOf(state: string): number {
+  return state === 'running' ? 0 : state === 'queued' ? 1 : ENDED;
+}

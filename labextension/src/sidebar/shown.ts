@@ -1,0 +1,54 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
+
+import type { SidebarModel } from './model.js';
+import type { ISidebarSettings } from './settings.js';
+
+/** What every list of the sidebar draws from. */
+export interface IShown {
+  readonly model: SidebarModel;
+  readonly settings: ISidebarSettings;
+}
+
+/** What every list of the sidebar is made with. */
+export interface ITools {
+  readonly trans: TranslationBundle;
+  readonly commands: CommandRegistry;
+}
+
+/** The ids of the commands; each is also a button, an entry of the palette, or both. */
+export const COMMANDS = {
+  open: 'mgpu:open',
+  pause: 'mgpu:pause',
+  retry: 'mgpu:retry',
+  history: 'mgpu:open-history',
+  diagnostics: 'mgpu:copy-diagnostics',
+  settings: 'mgpu:open-settings',
+  notebook: 'mgpu:open-notebook',
+  insert: 'mgpu:insert-code',
+  interrupt: 'mgpu:interrupt-pool',
+  restart: 'mgpu:restart-pool',
+  stop: 'mgpu:stop-pool',
+  log: 'mgpu:show-log',
+  cancel: 'mgpu:cancel-task',
+  requestStop: 'mgpu:request-stop-task',
+  output: 'mgpu:show-output'
+} as const;
+
+/** Make a button that runs a command with what its row stands for now. */
+export function commandButton(
+  { commands }: ITools,
+  words: string,
+  command: string,
+  args: () => Readonly<Record<string, string | number | null>>
+): HTMLButtonElement {
+  const button = document.createElement('button');
+  button.type = 'button';
+  button.className = 'mgpu-button';
+  button.textContent = words;
+  button.addEventListener('click', event => {
+    event.stopPropagation();
+    void commands.execute(command, args());
+  });
+  return button;
+}

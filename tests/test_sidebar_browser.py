@@ -1,0 +1,284 @@
+"""The sidebar in JupyterLab and Notebook 7: what it shows, and what it ends, whatever runs."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_stubs import GpuMachine, gpu, gpus
+from labs import CHROMIUM, Lab, Tab, chromium, running_lab, write_notebook
+
+from notebooks import wait_until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+    pytest.mark.timeout(300),
+]
+
+CELLS = [
+    "%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\npool = mgpu.parpool(2, name='main')",
+    """def learn(n):
+    import time
+    for step in range(n):
+        mgpu.report(step=step, loss=n - step)
+        if mgpu.stop_requested():
+            return step
+        time.sleep(0.05)
+future = mgpu.parfeval(learn, 100_000, name="learn")""",
+    "import time\nprint('busy')\ntime.sleep(600)",
+    "waiting = [mgpu.parfeval(learn, 100_000, name=f'wait {n}') for n in range(150)]",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as driven:
+        yield driven
+
+
+TASKS = ".mgpu-task-row"
+POOLS = ".mgpu-row:has(.mgpu-engines)"
+
+
+class Panel:
+    """The sidebar of a page."""
+
+    def __init__(self, tab: Tab) -> None:
+        self.tab = tab
+        self.node = tab.page.locator(".jp-mgpu-panel")
+        self.command("mgpu:open")
+        playwright.expect(self.node).to_be_visible()
+
+    def command(self, name: str) -> None:
+        self.tab.page.evaluate(f"() => void window.jupyterapp.commands.execute('{name}')")
+
+    def shows(self, text: str | re.Pattern[str]) -> None:
+        playwright.expect(self.node).to_contain_text(text)
+
+    def rows(self, words: str) -> Any:
+        return self.node.locator(".mgpu-row", has_text=words)
+
+    def press(self, rows: str, button: str) -> None:
+        self.node.locator(rows).first.get_by_role("button", name=button, exact=True).click()
+
+    def answer(self, button: str) -> None:
+        self.tab.page.get_by_role("dialog").get_by_role("button", name=button).click()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running_lab(tmp_path_factory.mktemp("lab"), base_url="/a%40b/") as running:
+        yield running
+
+
+@pytest.fixture
+def panel(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Panel]:
+    """The panel beside a notebook whose pool has started."""
+    name = request.node.name[5:35]
+    write_notebook(lab.folder / f"{name}.ipynb", CELLS)
+    tab = Tab.open(browser).goto(lab.url(f"lab/workspaces/{name}/tree/{name}.ipynb"))
+    opened = Panel(tab)
+    opened.shows("No pool yet.")
+    tab.run(0)
+    opened.shows("ready 2/2")
+    yield opened
+    assert tab.errors == []
+    for session in lab.api("GET", "sessions"):
+        lab.api("DELETE", f"sessions/{session['id']}")
+    tab.page.close()
+
+
+def test_a_task_is_seen_and_cancelled_while_the_kernel_is_busy(panel: Panel) -> None:
+    panel.tab.run(1)
+    panel.shows("learn")
+    playwright.expect(panel.tab.run(2)).to_contain_text("busy")
+    panel.shows(re.compile(r"loss \d+"))
+    before = panel.rows("learn").first.inner_text()
+    wait_until(lambda: panel.rows("learn").first.inner_text() != before, 30, "progress")
+
+    panel.press(TASKS, "Cancel…")
+    playwright.expect(panel.tab.page.get_by_role("dialog")).to_contain_text("is lost")
+    panel.answer("Cancel the task")
+
+    playwright.expect(panel.node.locator(TASKS)).to_contain_text("cancelled")
+    panel.shows("ready 2/2")
+    playwright.expect(panel.tab.cell(2).locator(".jp-InputPrompt")).to_have_text("[*]:")
+
+
+def test_a_task_that_is_asked_to_stop_ends_by_itself(panel: Panel) -> None:
+    panel.tab.run(1)
+    panel.shows("learn")
+
+    panel.press(TASKS, "Stop")
+
+    playwright.expect(panel.node.locator(TASKS)).to_contain_text("finished")
+
+
+def test_a_pool_is_stopped_only_after_a_question_whose_default_is_no(panel: Panel) -> None:
+    panel.tab.run(1)
+    panel.shows("learn")
+
+    panel.press(POOLS, "Stop…")
+    dialog = panel.tab.page.get_by_role("dialog")
+    playwright.expect(dialog).to_contain_text("1 task is running and ends.")
+    panel.tab.page.keyboard.press("Enter")
+    playwright.expect(dialog).to_have_count(0)
+    panel.shows("busy 2/2")
+    panel.press(POOLS, "Stop…")
+    panel.answer("Stop the pool")
+
+    panel.shows("No pool yet.")
+
+
+def test_a_list_of_many_tasks_draws_those_that_can_be_seen_and_is_walked_by_keys(
+    panel: Panel,
+) -> None:
+    panel.tab.run(1)
+    panel.tab.run(3)
+    panel.shows("Background tasks (151)")
+    rows = panel.node.locator(TASKS)
+    wait_until(lambda: 0 < rows.count() < 60, 30, "few rows")
+
+    rows.first.focus()
+    panel.tab.page.keyboard.press("End")
+
+    focused = panel.node.locator(".mgpu-task-row:focus")
+    playwright.expect(focused).to_contain_text("wait 149")
+    assert rows.count() < 60
+    panel.tab.page.keyboard.press("Home")
+    playwright.expect(panel.node.locator(".mgpu-task-row:focus")).to_contain_text("running")
+
+
+def test_a_hidden_panel_is_told_less_and_a_hidden_page_nothing(panel: Panel) -> None:
+    page = panel.tab.page
+    sent: list[dict[str, Any]] = []
+    page.on(
+        "websocket",
+        lambda socket: socket.on(
+            "framesent", lambda text: "jupyter-mgpu" in socket.url and sent.append(json.loads(text))
+        ),
+    )
+    page.reload()
+    panel.tab.wait_for_notebook()
+    panel.command("mgpu:open")
+    panel.shows("ready 2/2")
+    wait_until(lambda: {"type": "interval", "seconds": 1} in sent, 30, "the panel's interval")
+
+    panel.command("filebrowser:activate")
+    playwright.expect(panel.node).to_be_hidden()
+    wait_until(lambda: sent[-1] == {"type": "interval", "seconds": 5}, 30, "the slow interval")
+    page.evaluate(HIDE)
+
+    wait_until(lambda: {"type": "pause"} in sent, 30, "the pause")
+
+
+HIDE = """() => {
+    Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_a_collapsed_section_stays_collapsed_after_a_reload(panel: Panel) -> None:
+    page = panel.tab.page
+    title = panel.node.get_by_role("tab", name=re.compile("GPUs"))
+    section = panel.node.locator(".mgpu-section").first
+    playwright.expect(section).to_be_visible()
+
+    title.click()
+    playwright.expect(section).to_be_hidden()
+    kept = "() => window.jupyterapp.serviceManager.workspaces.fetch(WORKSPACE)"
+    name = page.evaluate("() => window.jupyterapp.name && location.pathname.split('/')[4]")
+    wait_until(
+        lambda: (
+            "jupyter-mgpu-panel"
+            in json.dumps(page.evaluate(kept.replace("WORKSPACE", f"'{name}'")))
+        ),
+        30,
+        "the workspace",
+    )
+    page.reload()
+    panel.tab.wait_for_notebook()
+    panel.command("mgpu:open")
+
+    panel.shows("ready 2/2")
+    playwright.expect(section).to_be_hidden()
+
+
+def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(
+    gpu_machine: Callable[[str], GpuMachine], browser: Any, tmp_path: Path
+) -> None:
+    machine = gpu_machine(gpus(4))
+    cells = ["%load_ext jupyter_mgpu", "%parpool 2 --gpus 1,3 --name main"]
+    write_notebook(tmp_path / "book.ipynb", cells)
+    with running_lab(tmp_path, environment=dict(machine)) as lab:
+        tab = Tab.open(browser).goto(lab.url("doc/tree/book.ipynb"))
+        tab.page.goto(lab.url("lab/tree/book.ipynb"))
+        tab.wait_for_notebook()
+        panel = Panel(tab)
+        panel.shows("GPUs (4)")
+        tab.run(0)
+        tab.run(1)
+        playwright.expect(panel.rows("GPU 1").first).to_contain_text("rank 0 of main")
+        playwright.expect(panel.rows("GPU 1").first).to_contain_text("proven")
+        playwright.expect(panel.rows("GPU 2").first).to_contain_text("idle")
+
+        lines = [gpu(0, util=55, used=14438, temperature=71), gpu(1), gpu(2, lost=1), gpu(3)]
+        machine.write("\n".join(lines))
+
+        playwright.expect(panel.rows("GPU 0").first).to_contain_text("55 %")
+        playwright.expect(panel.rows("GPU 0").first).to_contain_text("14.1 / 141.0 GiB")
+        playwright.expect(panel.rows("GPU 2").first).to_contain_text("lost")
+        playwright.expect(tab.page.locator(".jp-mgpu-chip")).to_contain_text("GPU 1,3")
+        assert tab.errors == []
+        tab.page.close()
+
+
+def test_a_server_that_goes_and_comes_back_is_told_in_words(browser: Any, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "book.ipynb", ["1"])
+    with running_lab(tmp_path) as lab:
+        tab = Tab.open(browser).goto(lab.url("lab/tree/book.ipynb"))
+        panel = Panel(tab)
+        panel.shows("live")
+
+        lab.process.terminate()
+        lab.process.wait(30)
+        panel.shows("No connection to the server since")
+        again = subprocess.Popen(
+            lab.process.args, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        )
+
+        try:
+            panel.shows("live")
+        finally:
+            again.terminate()
+            again.wait(30)
+        tab.page.close()
+
+
+def test_without_the_server_part_the_panel_says_what_to_do(browser: Any, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "book.ipynb", ["1"])
+    off = ("--ServerApp.jpserver_extensions={'jupyter_mgpu': False}",)
+    with running_lab(tmp_path, options=off) as lab:
+        tab = Tab.open(browser).goto(lab.url("lab/tree/book.ipynb"))
+
+        panel = Panel(tab)
+
+        panel.shows("jupyter server extension enable jupyter_mgpu")
+        playwright.expect(panel.node.get_by_role("button", name="Try now")).to_be_visible()
+        tab.page.close()
+
+
+def test_notebook_7_has_the_panel_too(browser: Any, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "book.ipynb", CELLS)
+    with running_lab(tmp_path, app="notebook") as notebook:
+        tab = Tab.open(browser).goto(notebook.url("notebooks/book.ipynb"))
+        panel = Panel(tab)
+        tab.run(0)
+
+        panel.shows("ready 2/2")
+        assert [error for error in tab.errors if "mgpu" in error] == []
+        tab.page.close()
