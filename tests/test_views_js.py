@@ -465,7 +465,7 @@ def test_silence_is_noticed_by_the_clock_but_not_of_an_ended_training(open_page:
     live = views.mount("training", view_states.training(), key="live")
     ended = views.mount("training", view_states.training(state="finished"), key="ended")
 
-    views.tab.clock.run_for(60_000)
+    views.tab.clock.run_for(80_000)
 
     expect(live).to_contain_text("No news for 1 minute: the kernel is busy, or gone.")
     expect(ended).not_to_contain_text("No news")

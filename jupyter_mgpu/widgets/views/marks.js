@@ -227,6 +227,6 @@ export function sparkSentence(t, label, series, write) {
 
 /** @param {Translate} t @param {number} seconds */
 export function spanWords(t, seconds) {
-  const isLong = seconds >= 60;
-  return t(isLong ? "minutes" : "seconds", { n: Math.round(isLong ? seconds / 60 : seconds) });
+  const whole = Math.round(seconds);
+  return whole < 60 ? t("seconds", { n: whole }) : t("minutes", { n: Math.round(whole / 60) });
 }
