@@ -92,6 +92,24 @@ def normed() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(16, 16), nn.Linear(16, NUM_CLASSES)).double()
 
 
+class Recurrent(nn.Module):
+    """Takes one of two outputs of a child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(4, 8, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, NUM_CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found, _ = self.memory(x.view(-1, 3, 4))
+        return self.head(found[:, -1])
+
+
+def recurrent() -> nn.Module:
+    torch.manual_seed(0)
+    return Recurrent().double()
+
+
 class First(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, 0]
@@ -125,6 +143,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "normalization of microbatches": (normed, {"accumulate": 5}),
     "frozen layers": (frozen, {}),
     "layers that change their input": (in_place, {}),
+    "recurrence": (recurrent, {}),
     "a transformer": (transformer, {"optimizer": "sgd"}),
 }
 SHARED = [case for case in training.CASES if case != "synchronised normalization"]

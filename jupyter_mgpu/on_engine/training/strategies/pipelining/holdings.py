@@ -59,6 +59,9 @@ def _move(net: nn.Module, own: set[int], device: str) -> None:
             if id(one) not in moved:
                 moved[id(one)] = (one, _at(one, device if id(one) in own else "meta"))
             setattr(module, name, moved[id(one)][1])
+    for module in net.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants them in one piece on a GPU
 
 
 def _at(tensor: Any, device: str) -> Any:
