@@ -114,12 +114,13 @@ class _ShardedStepper(Stepper):
         """Update this rank's parts by the gradients."""
         try:
             super().update()
-        except (RuntimeError, NotImplementedError) as error:
-            kind = type(self._optimizer).__name__
-            error.add_note(
-                f"strategy is 'fsdp', so the optimizer {kind} works on parts of parameters, which "
-                "not all can. AdamW, Adam, SGD and RMSprop can; strategy 'ddp' takes any."
-            )
+        except RuntimeError as error:
+            if any(word in str(error).lower() for word in ("dtensor", "sharding", "placement")):
+                error.add_note(
+                    f"strategy is 'fsdp', so the optimizer {type(self._optimizer).__name__} works "
+                    "on parts of parameters, which not all can. AdamW, Adam, SGD and RMSprop can; "
+                    "strategy 'ddp' takes any."
+                )
             raise
 
 
@@ -142,7 +143,8 @@ def _calls_told() -> Iterator[None]:
     except RuntimeError as error:
         if "mixed torch.Tensor and DTensor" in str(error):
             error.add_note(
-                "With strategy 'fsdp' a layer has its parameters only while it is called. Call "
-                "the network, and its layers in it, instead of using their weights directly."
+                "With strategy 'fsdp' a layer has its parameters only while it, or the block that "
+                "it is in, is called. Call the network, and its modules in it, instead of using "
+                "their weights or the layers inside them directly."
             )
         raise
