@@ -83,6 +83,23 @@ def test_why_there_is_no_gpu_is_said_in_words_with_a_next_step(gpu_machine, scen
     assert found["uuids"] == []
 
 
+@pytest.mark.parametrize("code", [4, 9, 999])
+def test_a_container_without_the_devices_is_told_from_a_driver_that_is_not_loaded(
+    gpu_machine, tmp_path, code
+):
+    (tmp_path / "version").touch()
+
+    found = gpu_machine(f"fail nvmlInit {code}").result(
+        "from pathlib import Path\n"
+        "from jupyter_mgpu.nvml import troubles\n"
+        f"troubles._MODULE = Path({str(tmp_path / 'version')!r})\n"
+        f"troubles._CONTROL_DEVICE = Path({str(tmp_path / 'nvidiactl')!r})\n" + INVENTORY
+    )
+
+    assert "none of its devices" in found["trouble"][0]
+    assert "--gpus all" in found["trouble"][1]
+
+
 def test_a_machine_without_a_driver_says_so(gpu_machine):
     found = gpu_machine("").result(INVENTORY, LD_LIBRARY_PATH="")
 

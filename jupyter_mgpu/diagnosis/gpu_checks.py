@@ -8,8 +8,7 @@ from pathlib import Path
 
 from jupyter_mgpu import cuda
 from jupyter_mgpu.diagnosis.report import Check, failed, passed, skipped
-from jupyter_mgpu.nvml import Inventory
-from jupyter_mgpu.nvml.driver import NO_LIBRARY
+from jupyter_mgpu.nvml import NO_LIBRARY, Inventory
 from jupyter_mgpu.nvml.health import PEER_OK, Health, read_health, read_peers, read_versions
 
 _KERNEL_LOG = Path("/dev/kmsg")

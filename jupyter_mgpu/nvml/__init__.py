@@ -5,10 +5,10 @@
 Nothing here creates a CUDA context, and importing it imports no pynvml and touches no GPU.
 """
 
-from jupyter_mgpu.nvml.driver import NO_LIBRARY, NvmlTroubleError, Trouble
 from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, read_inventory
 from jupyter_mgpu.nvml.reading import NOT_REPORTED, GpuProcess, Reading, all_unknown, read_devices
 from jupyter_mgpu.nvml.sampling import Sampled, Sampling
+from jupyter_mgpu.nvml.troubles import NO_LIBRARY, NvmlTroubleError, Trouble
 
 __all__ = [
     "NOT_REPORTED",

@@ -8,11 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.nvml.troubles import (
+    FUNCTION_NOT_FOUND,
+    NO_BINDING,
+    WRONG_BINDING,
+    CallFailedError,
+    NvmlTroubleError,
+    init_trouble,
+    no_answer,
+    reason_of,
+)
 
 T = TypeVar("T")
 
@@ -25,98 +33,7 @@ REST_AFTER_S = 60.0
 
 _LOOK_S = 0.1
 
-NOT_SUPPORTED = "not supported"
 
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why NVML cannot answer.
-
-    Attributes:
-        why: One sentence.
-        next_step: One sentence that says what to do.
-    """
-
-    why: str
-    next_step: str
-
-    def __str__(self) -> str:
-        return f"{self.why} {self.next_step}"
-
-
-class NvmlTroubleError(MgpuError):
-    """NVML as a whole cannot answer; the callers in this package turn it into words."""
-
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
-        super().__init__(str(trouble))
-
-
-class CallFailedError(MgpuError):
-    """One NVML call failed.
-
-    Attributes:
-        reason: A few words, such as "not supported".
-        code: NVML's return code; None if the binding itself failed.
-    """
-
-    def __init__(self, reason: str, code: int | None) -> None:
-        self.reason = reason
-        self.code = code
-        super().__init__(reason)
-
-
-NO_LIBRARY = Trouble(
-    "This machine has no NVIDIA driver: libnvidia-ml.so.1 was not found.",
-    "Install the driver, or start the container with GPU access (docker run --gpus all).",
-)
-DRIVER_NOT_LOADED = Trouble(
-    "The NVIDIA driver is installed, but its kernel module is not loaded.",
-    "Run `sudo modprobe nvidia`, or reboot; `dmesg | grep -i nvidia` says why it fails.",
-)
-VERSION_MISMATCH = Trouble(
-    "The NVIDIA driver and its library have different versions, as after an upgrade.",
-    "Reboot the machine, or reload the nvidia kernel modules.",
-)
-NO_PERMISSION = Trouble(
-    "This user has no permission to talk to the NVIDIA driver.",
-    "Ask for access to /dev/nvidiactl (often membership of the group `video` or `render`).",
-)
-NO_BINDING = Trouble(
-    "The Python package nvidia-ml-py is not installed.",
-    "Run `pip install nvidia-ml-py`.",
-)
-WRONG_BINDING = Trouble(
-    "Another package than nvidia-ml-py provides the module `pynvml`.",
-    "Run `pip uninstall -y pynvml nvidia-ml-py3 && pip install --force-reinstall nvidia-ml-py`.",
-)
-ALL_LOST = Trouble(
-    "A GPU of this machine is lost: it fell off the bus.",
-    "Reboot the machine; `dmesg | grep -i xid` names the GPU.",
-)
-
-# Codes of nvmlReturn_t in the NVML reference; pynvml may be too old to name all of them.
-INVALID, NO_SUPPORT, PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 2, 3, 4, 6, 13
-GPU_IS_LOST, RESET_REQUIRED, UNKNOWN_ERROR = 15, 16, 999
-_INIT_TROUBLES = {
-    4: NO_PERMISSION,
-    9: DRIVER_NOT_LOADED,
-    12: NO_LIBRARY,
-    15: ALL_LOST,
-    18: VERSION_MISMATCH,
-}
-_CALL_REASONS = {
-    NO_SUPPORT: NOT_SUPPORTED,
-    PERMISSION: "no permission",
-    NOT_FOUND: "not found",
-    8: "insufficient external power",
-    FUNCTION_NOT_FOUND: "not known to this driver",
-    GPU_IS_LOST: "the GPU is lost",
-    RESET_REQUIRED: "the GPU needs a reset",
-    18: "driver and library have different versions",
-    25: "not known to this driver",
-    UNKNOWN_ERROR: "unknown error of the driver",
-}
 _NEEDED = ("NVMLError", "nvmlInitWithFlags", "nvmlDeviceGetCount", "nvmlDeviceGetUUID")
 
 
@@ -162,7 +79,7 @@ class Driver:
         with self._lock:
             self._ensure_thread()
             if self._stuck is not None and not self._stuck.done():
-                raise NvmlTroubleError(_no_answer(self._stuck_words))
+                raise NvmlTroubleError(no_answer(self._stuck_words))
             self._stuck = None
             self._jobs.put((future, lambda: job(self)))
         return future
@@ -205,7 +122,7 @@ class Driver:
         try:
             return function(*args)
         except nvml.NVMLError as error:
-            raise CallFailedError(*_reason(error)) from None
+            raise CallFailedError(*reason_of(error)) from None
         except (UnicodeDecodeError, ValueError, TypeError, AttributeError) as error:
             raise CallFailedError(f"nvidia-ml-py failed: {error}", None) from error
         except Exception as error:
@@ -247,7 +164,7 @@ class Driver:
             self.call("nvmlInitWithFlags", 0, timeout=INIT_TIMEOUT_S)
         except CallFailedError as error:
             self._is_initialized = False
-            raise NvmlTroubleError(_init_trouble(error)) from None
+            raise NvmlTroubleError(init_trouble(error)) from None
         self._is_initialized = True
         self.session += 1
 
@@ -290,7 +207,7 @@ class Driver:
             future.cancel()
             self._stuck = self._stuck or future
             self._stuck_words = f"The driver did not answer in {timeout:g} s ({name})."
-        raise NvmlTroubleError(_no_answer(self._stuck_words))
+        raise NvmlTroubleError(no_answer(self._stuck_words))
 
 
 def _work(
@@ -312,30 +229,6 @@ def _work(
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the job
             future.set_exception(error)
         del future, job
-
-
-def _no_answer(words: str) -> Trouble:
-    return Trouble(
-        words,
-        "Look for `nvidia-smi` hanging as well; if it does, reboot the machine.",
-    )
-
-
-def _reason(error: Any) -> tuple[str, int | None]:
-    # NVMLError is unhashable and compares badly: only its value is used.
-    code = getattr(error, "value", None)
-    if not isinstance(code, int):
-        return str(error), None
-    return _CALL_REASONS.get(code, f"NVML error {code}"), code
-
-
-def _init_trouble(error: CallFailedError) -> Trouble:
-    if error.code in _INIT_TROUBLES:
-        return _INIT_TROUBLES[error.code]
-    return Trouble(
-        f"The NVIDIA driver cannot be started: {error.reason}.",
-        "Run `nvidia-smi` in a terminal; it should say the same.",
-    )
 
 
 driver = Driver()

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.devices import Device
-from jupyter_mgpu.nvml.driver import CallFailedError, Driver, NvmlTroubleError, driver
+from jupyter_mgpu.nvml.driver import Driver, driver
+from jupyter_mgpu.nvml.troubles import CallFailedError, NvmlTroubleError
 
 # nvmlComputeMode_t, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlGpuP2PCapsIndex_t and
 # nvmlClocksEventReasons in the NVML reference.

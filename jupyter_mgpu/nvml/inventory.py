@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.devices import Device, DeviceIndex, MigPlace
-from jupyter_mgpu.nvml.driver import (
+from jupyter_mgpu.nvml.driver import Driver, driver
+from jupyter_mgpu.nvml.troubles import (
     GPU_IS_LOST,
     RESET_REQUIRED,
     UNKNOWN_ERROR,
     CallFailedError,
-    Driver,
     NvmlTroubleError,
     Trouble,
-    driver,
 )
 
 MEMORY_INFO_V2 = 0x02000028

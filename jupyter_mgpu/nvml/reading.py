@@ -5,19 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_mgpu.devices import Device
-from jupyter_mgpu.nvml.driver import (
+from jupyter_mgpu.nvml.driver import Driver, driver
+from jupyter_mgpu.nvml.health import throttle_words
+from jupyter_mgpu.nvml.inventory import read_memory
+from jupyter_mgpu.nvml.troubles import (
     GPU_IS_LOST,
     NOT_FOUND,
     NOT_SUPPORTED,
     RESET_REQUIRED,
     UNKNOWN_ERROR,
     CallFailedError,
-    Driver,
     NvmlTroubleError,
-    driver,
 )
-from jupyter_mgpu.nvml.health import throttle_words
-from jupyter_mgpu.nvml.inventory import read_memory
 
 MILLIWATTS_PER_WATT = 1000
 NOT_REPORTED = "not reported"

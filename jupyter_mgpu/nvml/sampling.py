@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.devices import Device
-from jupyter_mgpu.nvml.driver import (
-    FUNCTION_NOT_FOUND,
-    INVALID,
-    NO_SUPPORT,
-    PERMISSION,
-    CallFailedError,
-    Driver,
-    NvmlTroubleError,
-    Trouble,
-    driver,
-)
+from jupyter_mgpu.nvml.driver import Driver, driver
 from jupyter_mgpu.nvml.inventory import Inventory, UnusableGpu, list_gpus
 from jupyter_mgpu.nvml.reading import (
     LOST_CODES,
@@ -34,6 +24,15 @@ from jupyter_mgpu.nvml.reading import (
     is_loss,
 )
 from jupyter_mgpu.nvml.sleeping import ASLEEP, are_all_asleep
+from jupyter_mgpu.nvml.troubles import (
+    FUNCTION_NOT_FOUND,
+    INVALID,
+    NO_SUPPORT,
+    PERMISSION,
+    CallFailedError,
+    NvmlTroubleError,
+    Trouble,
+)
 
 LIST_EVERY_S = 30.0
 LIST_TROUBLED_EVERY_S = 5.0

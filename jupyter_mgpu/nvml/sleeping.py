@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from jupyter_mgpu.nvml.driver import Trouble
+from jupyter_mgpu.nvml.troubles import Trouble
 
 ASLEEP = Trouble(
     "The NVIDIA GPU of this machine sleeps to save power.",
