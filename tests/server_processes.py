@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,10 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    folder: Path, environment: dict[str, str] | None = None, base_url: str = "/"
+    folder: Path,
+    environment: dict[str, str] | None = None,
+    base_url: str = "/",
+    program: Sequence[str] = ("-m", "jupyter_server"),
 ) -> Iterator[RunningServer]:
     """Start a server; its kernels end with it.
 
@@ -66,11 +69,12 @@ def running_server(
         folder: Where its notebooks are.
         environment: Its variables and those of its kernels, instead of this process's.
         base_url: Below which it answers.
+        program: What Python runs.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
+    command = [sys.executable, *program, "--no-browser", "--allow-root"]
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.base_url={base_url}"]
     command += [f"--ServerApp.root_dir={folder}"]

@@ -80,7 +80,9 @@ def test_a_pool_is_shown_with_its_engines_and_tasks(api, nb):
 
 def test_a_task_is_cancelled_while_the_kernel_is_busy(api, nb):
     pool = pool_of(nb)
-    cell = nb.submit("stuck = mgpu.parfeval(time.sleep, 600, name='stuck')\nstuck.result()")
+    cell = nb.submit(
+        "import time\nstuck = mgpu.parfeval(time.sleep, 600, name='stuck')\nstuck.result()"
+    )
     task = api.wait_until(lambda shown: tasks_of(shown, pool.id).get("stuck"))
 
     reply = api("POST", f"pools/{pool.id}/cancel", {"task": task["id"]})
@@ -91,6 +93,32 @@ def test_a_task_is_cancelled_while_the_kernel_is_busy(api, nb):
     again = api("POST", f"pools/{pool.id}/cancel", {"task": task["id"]})
     assert again.code == 409
     assert "it may have ended" in again.words
+
+
+def test_tasks_have_an_order_that_stays_while_others_come_and_go(api, nb):
+    pool = pool_of(nb)
+    nb.check(
+        "import time\n"
+        "blockers = [mgpu.parfeval(time.sleep, 600, name=f'blocker {i}') for i in range(2)]\n"
+        "late = mgpu.parfeval(time.sleep, 0, name='late')\n"
+        "urgent = mgpu.parfeval(time.sleep, 0, name='urgent', priority=1)"
+    )
+    names = ["blocker 0", "blocker 1", "urgent", "late"]
+
+    def ordered(shown: dict) -> list[str]:
+        rows = [row for row in tasks_of(shown, pool.id).values() if row["name"] in names]
+        return [row["name"] for row in sorted(rows, key=lambda row: row["order"])]
+
+    shown = api.wait_until(lambda shown: shown if ordered(shown) == names else None)
+    nb.check("urgent.cancel()")
+    later = api.wait_until(
+        lambda shown: shown if ordered(shown) == ["blocker 0", "blocker 1", "late", "urgent"] else 0
+    )
+
+    for name in ("blocker 0", "late"):
+        rows = [tasks_of(each, pool.id)[name] for each in (shown, later)]
+        assert rows[0] == rows[1]
+    nb.check("mgpu.cancel_all()")
 
 
 def test_a_stuck_cell_is_interrupted(api, nb):
@@ -110,7 +138,7 @@ def test_a_stuck_cell_is_interrupted(api, nb):
 
 def test_a_loop_is_one_row_and_is_cancelled_as_one(api, nb):
     pool = pool_of(nb)
-    cell = nb.submit("mgpu.parfor(lambda i: time.sleep(0.2), range(10_000))")
+    cell = nb.submit("import time\nmgpu.parfor(lambda i: time.sleep(0.2), range(10_000))")
 
     def is_loop(shown: dict) -> list:
         return [row for row in tasks_of(shown, pool.id).values() if row["kind"] == "loop"]
@@ -129,6 +157,7 @@ def test_a_loop_is_one_row_and_is_cancelled_as_one(api, nb):
 def test_a_training_is_asked_to_end_by_itself(api, nb):
     pool = pool_of(nb)
     nb.check(
+        "import time\n"
         "def train():\n"
         "    step = 0\n"
         "    while not mgpu.stop_requested():\n"
@@ -160,7 +189,7 @@ def test_a_training_is_asked_to_end_by_itself(api, nb):
 def test_logs_and_diaries_are_read_while_tasks_run(api, nb):
     pool = pool_of(nb)
     nb.check(
-        "def chat():\n    print('hello out there')\n    time.sleep(600)\n"
+        "import time\ndef chat():\n    print('hello out there')\n    time.sleep(600)\n"
         "talk = mgpu.parfeval(chat, name='talk')"
     )
     task = api.wait_until(lambda shown: running_task(shown, pool.id, "talk"))

@@ -31,20 +31,23 @@ def describe_tasks(tasks: Iterable[Task], journal: Journal) -> dict[str, Any]:
     return {
         "tasks": [
             *(_describe_loop(key, chunks, journal) for key, chunks in loops.items()),
-            *({**journal.describe(task), "kind": kind_of(task)} for task in listed),
+            *(_describe(task, journal) for task in listed),
         ],
         "ended": list(journal.recent),
         "hidden": len(running) + len(queued) - len(listed),
     }
 
 
+def _describe(task: Task, journal: Journal) -> dict[str, Any]:
+    return {**journal.describe(task), "kind": kind_of(task), "priority": task.priority}
+
+
 def _describe_loop(key: str, chunks: list[Task], journal: Journal) -> dict[str, Any]:
     first = min(chunks, key=lambda chunk: chunk.since_s)
     is_running = any(chunk.state == "running" for chunk in chunks)
     return {
-        **journal.describe(first),
+        **_describe(first, journal),
         "id": key,
-        "kind": "loop",
         "state": "running" if is_running else "queued",
         "rank": None,
         "progress": None,

@@ -28,6 +28,7 @@ class Observation:
         self.gpus.follow(self.pools.pools)
         sections: dict[str, Any] = self.gpus.sections()
         gpu_ids = {row["label"]: row_id for row_id, row in sections["gpus"].items()}
+        sections["telemetry"]["pools"] = {"trouble": self.pools.trouble}
         sections |= await self.pools.rows(gpu_ids)
         cpu = self.gpus.engine_cpu()
         for row in sections["engines"].values():

@@ -12,6 +12,8 @@ from jupyter_mgpu.server.kernels import KernelFacts
 _GPU = re.compile(r"GPU (\d+) \([^)]*\)")
 _DEFAULT_NAME = "pool"
 _MOST_METRICS = 50
+_GROUP, _PRIORITY, _MOST_PRIORITY = 4 * 10**13, 10**10, 1000
+"""Apart by more than the milliseconds since 1970, and exact as a browser's number."""
 
 
 def pool_row(
@@ -125,14 +127,11 @@ def task_rows(pool: FoundPool, answer: Answer | None) -> dict[str, Row]:
     """Describe a pool's tasks: running, queued, and the last that ended, newest first."""
     if not answer:
         return {}
-    tasks = sorted(answer["tasks"], key=lambda task: task["state"] != "running")
-    return {
-        f"{pool.id}/{task['id']}": _task(pool, task, order)
-        for order, task in enumerate([*tasks, *answer["ended"]])
-    }
+    tasks = [*answer["tasks"], *answer["ended"]]
+    return {f"{pool.id}/{task['id']}": _task(pool, task) for task in tasks}
 
 
-def _task(pool: FoundPool, task: Mapping[str, Any], order: int) -> dict[str, Any]:
+def _task(pool: FoundPool, task: Mapping[str, Any]) -> dict[str, Any]:
     metrics = dict(task["last_metrics"])
     step = metrics.pop("step", None)
     return {
@@ -149,8 +148,21 @@ def _task(pool: FoundPool, task: Mapping[str, Any], order: int) -> dict[str, Any
         "step": plain(step),
         "metrics": plain({name: metrics[name] for name in list(metrics)[:_MOST_METRICS]}),
         "error": task.get("error"),
-        "order": order,
+        "order": _order(task),
     }
+
+
+def _order(task: Mapping[str, Any]) -> int:
+    """Return a number to sort a task by, which does not change when others come and go."""
+    created, started, ended = (
+        round(1000 * (_epoch_s(task.get(name)) or 0)) for name in ("created", "started", "finished")
+    )
+    if task["state"] == "running":
+        return started
+    if task["state"] == "queued":
+        priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, int(task.get("priority", 0))))
+        return _GROUP + created - priority * _PRIORITY
+    return 2 * _GROUP - ended
 
 
 def _epoch_s(text: str | None) -> float | None:

@@ -19,12 +19,16 @@ class PoolsWatch:
 
     Args:
         kernels: What the server knows of kernels.
+
+    Attributes:
+        trouble: Why pools may be missing or old; None if all is well.
     """
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._links: dict[str, PoolLink] = {}
         self._scan: asyncio.Future[list[FoundPool]] | None = None
+        self.trouble: str | None = None
 
     @property
     def pools(self) -> list[FoundPool]:
@@ -50,10 +54,16 @@ class PoolsWatch:
         if self._scan is None:
             self._scan = asyncio.wrap_future(call_in_thread(find_pools, "mgpu-records"))
         await asyncio.wait({self._scan}, timeout=ANSWER_S)
-        if self._scan.done():
-            if self._scan.exception() is None:
-                self._take(self._scan.result())
-            self._scan = None
+        if not self._scan.done():
+            self.trouble = "The folder of pool records does not answer; it may be on a network."
+            return
+        scan, self._scan = self._scan, None
+        try:
+            self._take(scan.result())
+        except OSError as error:
+            self.trouble = f"The folder of pool records cannot be read: {error}."
+        else:
+            self.trouble = None
 
     def _take(self, pools: list[FoundPool]) -> None:
         found = {pool.id: pool for pool in pools}
