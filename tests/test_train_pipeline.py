@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_train_life as life
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody names it
 import training
+from test_train_life import begin, difference_after_a_stop, dropping
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from training import (
@@ -37,7 +39,6 @@ from jupyter_mgpu.on_engine.training.strategies.pipelining.links import links_of
 from jupyter_mgpu.on_engine.training.strategies.pipelining.sizes import sizes_of
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.pool import Pool
-from notebooks import wait_until
 
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -86,10 +87,8 @@ def chain() -> nn.Module:
 
 
 def normed() -> nn.Module:
-    # Without a bias: its gradient is zero up to rounding, which AdamW would blow up.
-    torch.manual_seed(0)
-    first = nn.Linear(NUM_FEATURES, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh()
-    return nn.Sequential(*first, nn.Linear(16, 16), nn.Linear(16, NUM_CLASSES)).double()
+    first, norm, act, last = training.normed()
+    return nn.Sequential(first, norm, act, nn.Linear(16, 16), last).double()
 
 
 class Recurrent(nn.Module):
@@ -524,34 +523,11 @@ def test_inputs_of_several_shapes_are_refused(trio: Pool) -> None:
 # --- its life ----------------------------------------------------------------------------
 
 
-def dropping() -> nn.Module:
-    first, act, last = mlp()
-    return nn.Sequential(first, act, nn.Dropout(0.3), last).double()
-
-
-SETTINGS: dict[str, Any] = {
-    "strategy": "pipeline",
-    "validation": samples(41),
-    "average_decay": 0.9,
-    "warm_up": 15,
-    "clip_norm": 1.0,
-    "optimizer": "sgd",
-}
+SETTINGS = {**life.SETTINGS, "strategy": "pipeline"}
 
 
 def test_a_resumed_training_is_the_same_to_the_last_bit(trio: Pool, tmp_path: Path) -> None:
-    whole = fit(dropping(), samples(), trio, max_epochs=4, **SETTINGS)
-    stop = [lambda row: row["step"] == 13]
-    options = {"max_epochs": 4, "checkpoint_folder": tmp_path, **SETTINGS}
-
-    _, stopped = fit(dropping(), samples(), trio, callbacks=stop, **options)
-    assert stopped.stopped == "stopped when asked to"
-    assert 13 < len(stopped.steps) < 18
-
-    again = fit(dropping(), samples(), trio, resume=True, **options)
-    # The stop has validated the network as it was, which the whole training did not.
-    again[1].validations = [row for row in again[1].validations if row["step"] % 10 == 0]
-    assert difference(again, whole) == 0
+    assert difference_after_a_stop(trio, tmp_path, **SETTINGS) == 0
 
 
 def test_a_checkpoint_fits_any_strategy_and_number_of_ranks(trio: Pool, tmp_path: Path) -> None:
@@ -625,23 +601,9 @@ def test_a_training_goes_on_after_a_death_where_that_is_allowed(
     assert re.search(r"rank 1 .*SIGKILL.* The training starts again\.", capsys.readouterr().out)
 
 
-def begin(pool: Pool) -> Any:
-    """Start a training without an end; return its future when it has made steps."""
-    options = TrainingOptions(
-        execution_environment="parallel",
-        strategy="pipeline",
-        mini_batch_size=20,
-        max_epochs=10**6,
-        verbose=False,
-    )
-    future = mgpu.train(deep(), samples(), nn.CrossEntropyLoss(), options, pool=pool, wait=False)
-    wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
-    return future
-
-
 def test_a_cancelled_training_frees_its_ranks(trio: Pool) -> None:
     pids = [engine.pid for engine in trio.engines]
-    future = begin(trio)
+    future = begin(trio, strategy="pipeline")
 
     assert future.cancel()
 
@@ -651,7 +613,7 @@ def test_a_cancelled_training_frees_its_ranks(trio: Pool) -> None:
 
 
 def test_a_future_ends_when_asked_to(trio: Pool) -> None:
-    future = begin(trio)
+    future = begin(trio, strategy="pipeline")
 
     future.request_stop()
 
