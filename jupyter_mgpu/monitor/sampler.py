@@ -6,7 +6,7 @@
 The driver may block for ever: then the frame keeps the last values, which grow stale.
 """
 
-import logging
+import math
 import os
 import threading
 import time
@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from jupyter_mgpu.monitor.engine_reading import EngineReader
 from jupyter_mgpu.monitor.frame import Frame, column_name, names_of, row_of, snapshot_of
 from jupyter_mgpu.monitor.gpu_reading import GpuReader
+from jupyter_mgpu.monitor.guard import Guard
 from jupyter_mgpu.monitor.history import History, Series
 from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.host_reading import HostReader
@@ -26,8 +27,6 @@ from jupyter_mgpu.monitor.snapshot import Snapshot
 
 PATIENCE_S = 0.25
 FIRST_CPU_READING_S = 0.1
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -44,7 +43,9 @@ class Subscription:
     engines: Callable[[], Iterable[EngineProcess]] | None = None
     on_sample: Callable[[Snapshot], None] | None = None
     is_over: bool = False
-    told_s: float = 0.0
+    told_s: float = -math.inf
+    listing: Guard = field(default_factory=lambda: Guard("The engines to watch cannot be listed."))
+    telling: Guard = field(default_factory=lambda: Guard("A view of the samples failed."))
 
     def end(self) -> None:
         """Want nothing more. Takes no lock: it may run in the middle of anything."""
@@ -58,25 +59,6 @@ class _Readers:
     gpus: GpuReader = field(default_factory=GpuReader)
     host: HostReader = field(default_factory=HostReader)
     engines: EngineReader = field(default_factory=EngineReader)
-
-
-class _Guard:
-    """Keeps the thread alive whatever a machine's files hold; logs the first of equal faults."""
-
-    def __init__(self) -> None:
-        self._last: str | None = None
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> bool:
-        told = None if error is None else repr(error)
-        if isinstance(error, Exception) and told != self._last:
-            _log.error("A sample could not be taken.", exc_info=error)
-        self._last = told
-        return isinstance(error, Exception)
 
 
 class Sampler:
@@ -129,7 +111,8 @@ class Sampler:
         return snapshot_of(self._frame, time.monotonic())
 
     def wait_for(self, is_enough: Callable[[Frame], bool], timeout: float) -> bool:
-        """Wait until a frame is enough, or the time is over."""
+        """Wait until a frame is enough, or the time is over; in the sampler's own thread do not."""
+        timeout = 0 if threading.current_thread() is self._thread else timeout
         with self._published:
             return self._published.wait_for(
                 lambda: self._frame is not None and is_enough(self._frame), timeout
@@ -163,8 +146,9 @@ class Sampler:
         return next((engine.started for engine in engines if engine.pid == pid), None)
 
     def _run(self, readers: "_Readers") -> None:
-        guarded = _Guard()
+        guarded = Guard("A sample could not be taken.")
         with guarded:
+            readers.gpus.begin(time.monotonic())
             # A share of the CPU is that between two readings.
             readers.host.read()
             readers.engines.read(self._wanted_engines())
@@ -195,10 +179,8 @@ class Sampler:
         for subscription in list(self._subscriptions):
             if subscription.engines is None or subscription.is_over:
                 continue
-            try:
+            with subscription.listing:
                 wanted.update(dict.fromkeys(subscription.engines()))
-            except Exception:  # noqa: BLE001 - a view's fault must not end the samples
-                _log.exception("The engines to watch cannot be listed.")
         return list(wanted)
 
     def _tick(self, readers: "_Readers") -> None:
@@ -232,10 +214,8 @@ class Sampler:
                 continue
             one.told_s = frame.now_s
             snapshot = snapshot or snapshot_of(frame, time.monotonic())
-            try:
+            with one.telling:
                 one.on_sample(snapshot)
-            except Exception:  # noqa: BLE001 - as above
-                _log.exception("A view of the samples failed.")
 
 
 sampler = Sampler()
