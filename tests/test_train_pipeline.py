@@ -378,6 +378,20 @@ class Gradless(nn.Sequential):
         return self[2](self[1](x))
 
 
+class Counting(nn.Sequential):
+    count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self[2](self[1](self[0](x)))
+
+
+def hooked() -> nn.Module:
+    net = mlp()
+    net.register_forward_hook(lambda *_: None)
+    return net
+
+
 class Timing(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self[2](self[1](self[0](x) * torch.arange(16)))
@@ -398,6 +412,8 @@ class Skipping(nn.Sequential):
         (Dropping(*mlp()), {}, "Dropping does other things in training than in evaluation"),
         (Gradless(*mlp()), {}, r"Gradless changes torch's modes \(no_grad"),
         (Skipping(*mlp()), {}, "Skipping draws random numbers of its own"),
+        (Counting(*mlp()), {}, "Counting changes its attribute 'count'"),
+        (hooked(), {}, "Sequential has hooks of its own"),
         (Timing(*mlp()), {}, "Timing makes tensors of its own"),
         (normed(), {}, "'1' looks at whole batches.*by accumulate="),
         (normed(), {"accumulate": 3}, "a batch of 20 cannot be cut into 3 equal"),

@@ -16,11 +16,11 @@ from jupyter_mgpu.on_engine.training.strategies.pipelining.cuts import (
 )
 from jupyter_mgpu.on_engine.training.strategies.pipelining.links import (
     Link,
-    UncuttableError,
     links_of,
     skeleton_of,
 )
 from jupyter_mgpu.on_engine.training.strategies.pipelining.sizes import sizes_of
+from jupyter_mgpu.on_engine.training.strategies.pipelining.tracing import UncuttableError
 from jupyter_mgpu.on_engine.training.trees import as_tensors, is_indexable, map_leaves
 
 PARTS_PER_RANK = 2
