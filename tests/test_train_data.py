@@ -222,8 +222,8 @@ def test_tensors_of_different_lengths_are_refused() -> None:
 
 CONTRADICTIONS: dict[str, dict[str, Any]] = {
     "execution_environment is 'multigpu'": {"execution_environment": "multigpu"},
-    "strategy is 'fsdp', but it is not built yet": {"strategy": "fsdp"},
-    "strategy is 'pipeline', but it is not built yet": {"strategy": "pipeline"},
+    "strategy is 'fsdp', but execution_environment is one device": {"strategy": "fsdp"},
+    "strategy is 'pipeline', but execution_environment is one device": {"strategy": "pipeline"},
     "strategy is 'dp', but it may be": {"strategy": "dp"},
     "the function sets the rate itself": {"optimizer": torch.optim.SGD, "learning_rate": 0.1},
     "cannot be scaled": {"optimizer": torch.optim.SGD, "scale": "linear"},
