@@ -70,8 +70,20 @@ def notebook_of(cells: Sequence[str]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running_lab(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Lab]:
-    """Start JupyterLab in a folder; its kernels end with it."""
+def running_lab(
+    folder: Path, environment: dict[str, str] | None = None, disabled: Sequence[str] = ()
+) -> Iterator[Lab]:
+    """Start JupyterLab in a folder; its kernels end with it.
+
+    Args:
+        folder: Where its notebooks are.
+        environment: Variables of the server and its kernels.
+        disabled: Extensions that it does not load.
+    """
+    settings = folder / "config" / "labconfig"
+    settings.mkdir(parents=True)
+    off = {"disabledExtensions": dict.fromkeys(disabled, True)}
+    (settings / "page_config.json").write_text(json.dumps(off))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -92,7 +104,11 @@ def running_lab(folder: Path, environment: dict[str, str] | None = None) -> Iter
             [sys.executable, "-m", "jupyterlab", *options],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={
+                **os.environ,
+                "JUPYTER_CONFIG_DIR": str(settings.parent),
+                **(environment or {}),
+            },
         )
         try:
             wait_until(lambda: _answers(f"{base}/api?token={TOKEN}"), 60, "JupyterLab")

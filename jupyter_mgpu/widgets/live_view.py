@@ -3,10 +3,11 @@
 import contextlib
 import threading
 import uuid
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from jupyter_mgpu.output.budget import Budget
-from jupyter_mgpu.output.publisher import Bundle, Publisher
+from jupyter_mgpu.output.publisher import Bundle, Publisher, capture
 from jupyter_mgpu.widgets.curves import MAX_POINTS
 from jupyter_mgpu.widgets.sources import LIVE_POINTS, Source
 from jupyter_mgpu.widgets.states import State
@@ -90,7 +91,16 @@ class LiveView:
     def _publish(self, state: State, *, update: bool) -> None:
         extra = {} if state["final"] else self._extra
         bundle = {**static_bundle(state), MIME: state, **extra}
-        self._place.display(bundle, display_id=f"mgpu-view-{self.id}", update=update)
+        place = self._place_for_updates() if update else self._place
+        place.display(bundle, display_id=f"mgpu-view-{self.id}", update=update)
+
+    def _place_for_updates(self) -> Publisher:
+        """Return the cell that runs now: nbclient hears nothing of cells that have ended.
+
+        Every front end finds what is updated by its display id.
+        """
+        here = capture()
+        return here if here.can_update else self._place
 
     def join(self, host: Host) -> None:
         """Take a page that has asked for this view, and send it the state."""
@@ -99,9 +109,10 @@ class LiveView:
             for other in self._hosts:
                 other.send({"ping": True})
             self._hosts.append(host)
-            host.send_state(self._state(MAX_POINTS if self.is_final else LIVE_POINTS))
+            state = self._state(MAX_POINTS if self.is_final else LIVE_POINTS)
+            host.send_state(state)
             if self.is_final:
-                self._save()
+                self._save_by(state, [host])
 
     def leave(self, host: Host) -> None:
         """Forget a page."""
@@ -150,19 +161,16 @@ class LiveView:
         if essence != self._saved:
             self._saved = essence
             budget.spend(state)
-            self._save(state)
+            if self._has_live_host:
+                self._save_by(state, [host for host in self._hosts if host.is_watched(now_s)])
+            else:  # an update would draw a widget anew, which loses focus and place
+                self._publish(state, update=True)
 
-    def _save(self, state: State | None = None) -> None:
-        """Renew what the notebook holds: by the page that draws it, or else in the cell.
-
-        An update of the cell draws a widget anew, which loses focus and place.
-        """
-        state = state or self._state(MAX_POINTS)
-        if self._has_live_host:
-            for host in self._hosts:
-                host.send({"bundle": {**static_bundle(state), MIME: state}})
-        else:
-            self._publish(state, update=True)
+    @staticmethod
+    def _save_by(state: State, hosts: Iterable[Host]) -> None:
+        """Have the pages that draw the view renew what their notebook holds."""
+        for host in hosts:
+            host.send({"bundle": {**static_bundle(state), MIME: state}})
 
     def freeze(self) -> None:
         """Show the last state, in a way that needs neither kernel nor script."""
@@ -171,11 +179,10 @@ class LiveView:
                 return
             self.is_final = True
             state = {**self._state(MAX_POINTS), "final": True}
+            for host in self._hosts:
+                host.send_state(state)
+            self._save_by(state, self._hosts)
             with contextlib.suppress(Exception):  # a front end that went away
-                for host in self._hosts:
-                    host.send_state(state)
-                if self._has_live_host:
-                    self._save(state)
                 self._publish(state, update=True)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The live views of this kernel, and the one thread that keeps them up to date."""
 
-import contextlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -9,6 +9,8 @@ from typing import Any
 from jupyter_mgpu.output.budget import Budget
 from jupyter_mgpu.widgets.live_view import LiveView
 from jupyter_mgpu.widgets.telemetry import telemetry
+
+_log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 MAX_ENDED = 50
@@ -25,6 +27,7 @@ class Views:
         self._ended: OrderedDict[str, LiveView] = OrderedDict()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._told: set[str] = set()  # views whose fault was told
 
     def add(self, view: LiveView) -> None:
         """Keep a view up to date from now on."""
@@ -58,12 +61,19 @@ class Views:
             now_s = time.monotonic()
             budget.refill(now_s)
             for view in sorted(self._views(), key=lambda view: view.sent_s):
-                with contextlib.suppress(Exception):  # one view must not end all others
-                    view.update(now_s, budget)
+                self._update(view, now_s, budget)
             telemetry.rest()
             if not self._forget_ended():
                 return
             time.sleep(TICK_S)  # the pace of the views, not a wait for anything
+
+    def _update(self, view: LiveView, now_s: float, budget: Budget) -> None:
+        try:
+            view.update(now_s, budget)
+        except Exception as error:  # noqa: BLE001 - one view must not end all others
+            if view.id not in self._told:
+                self._told.add(view.id)
+                _log.warning("A view could not be updated: %r.", error)
 
     def _forget_ended(self) -> bool:
         """Move what has ended aside; False when nothing is left, and the thread ends."""

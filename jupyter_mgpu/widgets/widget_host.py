@@ -55,7 +55,8 @@ class WidgetHost:
 
     def send_state(self, state: State) -> None:
         """Draw a state."""
-        self._widget.state = state
+        with contextlib.suppress(Exception):  # a front end that went away
+            self._widget.state = state
 
     def send(self, message: dict[str, Any]) -> None:
         """Send anything else."""
@@ -64,7 +65,8 @@ class WidgetHost:
             self._pages.drop_assumption()
             self._pages.asked(time.monotonic())
         if "bundle" not in message:  # a widget cannot change what its notebook holds
-            self._widget.send(message)
+            with contextlib.suppress(Exception):
+                self._widget.send(message)
 
     def close(self) -> None:
         """Remove the widget."""
@@ -125,4 +127,3 @@ def _is_module(file: Any) -> bool:
 
 def _text(name: str) -> str:
     return resources.files("jupyter_mgpu.widgets").joinpath(name).read_text("utf-8")
-

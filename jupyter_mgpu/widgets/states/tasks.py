@@ -16,6 +16,7 @@ NUM_DETAILED = 40
 DIARY_CHARS = 4000
 SHORT_DIARY_CHARS = 500
 MAX_METRICS = 8
+_PLACES = ("step", "epoch")
 _RANKING = {TaskState.RUNNING: 0, TaskState.QUEUED: 1}
 
 
@@ -98,7 +99,8 @@ def _task(task: TaskFacts, diary_chars: int) -> dict[str, Any]:
 
 def _last_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     last = metrics[-1] if metrics else {}
-    values = [(name, last[name]) for name in last if isinstance(last[name], int | float)]
+    numbers = [name for name, value in last.items() if isinstance(value, int | float)]
+    values = [(name, last[name]) for name in numbers if name not in _PLACES]
     return {
         name: shortened(value) for name, value in values[:MAX_METRICS] if abs(value) < float("inf")
     }
@@ -107,7 +109,7 @@ def _last_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def curve_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the course of the metric that says most: a loss, else the first one reported."""
     ends = [*metrics[:1], *metrics[-1:]]  # the last row may be that of a validation
-    names = [name for row in ends for name in row if name not in ("step", "epoch")]
+    names = [name for row in ends for name in row if name not in _PLACES]
     if not names:
         return None
     name = min(names, key=lambda name: (name != "loss", "loss" not in name))

@@ -1,0 +1,385 @@
+"""Live views in JupyterLab, by both hosts: real kernels, real clicks in headless Chromium."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_stubs import gpu, gpus
+from lab import CHROMIUM, Lab, LabPage, running_browser, running_lab
+
+from notebooks import wait_until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+    pytest.mark.timeout(300),
+]
+EXTENSION = "jupyter-mgpu"
+VIEW = ".mgpu"
+SETUP = """%load_ext jupyter_mgpu
+import pathlib, time
+import jupyter_mgpu as mgpu
+here = pathlib.Path().resolve()
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.02)
+def count(name):
+    value = 0
+    while not (here / name).exists() and not mgpu.stop_requested():
+        value += 1
+        mgpu.report(step=value, value=value)
+        time.sleep(0.02)
+    return value
+pool = mgpu.parpool(2)"""
+IS_WATCHED = """from jupyter_mgpu.widgets.registry import views
+def is_watched():
+    now = time.monotonic()
+    return any(host.is_watched(now) for view in views._live.values() for host in view._hosts)
+while is_watched():
+    time.sleep(0.02)"""
+VALUE = re.compile(r"value (\d+)")
+
+
+def is_installed() -> bool:
+    from jupyter_core.paths import jupyter_path
+
+    return any(
+        (Path(path) / EXTENSION / "package.json").exists() for path in jupyter_path("labextensions")
+    )
+
+
+@pytest.fixture(scope="module", params=["widget", "extension"])
+def host(request: pytest.FixtureRequest) -> str:
+    """What draws the views: the widget, or our extension's MIME type."""
+    if request.param == "extension" and not is_installed():
+        pytest.skip("the JupyterLab extension is not installed")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def lab(host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    disabled = [EXTENSION] if host == "widget" else []
+    with running_lab(tmp_path_factory.mktemp("lab"), disabled=disabled) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture
+def open_notebook(lab: Lab, browser: Any) -> Iterator[Any]:
+    """Open a notebook with some cells in a new page; its kernel ends with the test."""
+    contexts = []
+
+    def open_page(name: str, cells: list[str] | None = None) -> LabPage:
+        if cells is not None:
+            lab.add(name, [SETUP, *cells])
+        contexts.append(browser.new_context(viewport={"width": 1200, "height": 1600}))
+        return LabPage(contexts[-1].new_page(), lab.url(name))
+
+    yield open_page
+    for context in contexts:
+        context.pages[0].evaluate(
+            "() => window.jupyterapp.serviceManager.sessions.shutdownAll().catch(() => null)"
+        )
+        context.close()
+
+
+def value_of(view: Any) -> int:
+    found = VALUE.search(view.inner_text())
+    return int(found[1]) if found else 0
+
+
+def is_busy(page: LabPage, number: int) -> bool:
+    return "[*]" in page.cell(number).locator(".jp-InputPrompt").inner_text()
+
+
+def test_a_view_moves_while_a_cell_runs(lab: Lab, open_notebook: Any) -> None:
+    page = open_notebook(
+        "moves.ipynb", ["task = mgpu.parfeval(count, 'end')\n%tasks --live", "wait_for('go')"]
+    )
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    page.run(2)
+    before = value_of(view)
+
+    wait_until(lambda: value_of(view) > before + 10, 60, "the view's news")
+
+    assert is_busy(page, 2)
+    (lab.folder / "go").touch()
+    page.wait_for_end(2)
+    assert page.errors == []
+
+
+def test_override_of_reply_subshell_for_lets_buttons_work_while_a_cell_runs(
+    lab: Lab, open_notebook: Any
+) -> None:
+    page = open_notebook(
+        "cancel.ipynb",
+        [
+            "task = mgpu.parfeval(count, 'never')\n%tasks --live",
+            "wait_for('go2')",
+            "task.cancelled()",
+        ],
+    )
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    playwright.expect(view).to_contain_text("running")
+    page.run(2)
+
+    view.get_by_role("button", name="Cancel…").first.click()
+    view.get_by_role("button", name="Cancel the task").click()
+
+    playwright.expect(page.output(1)).to_contain_text("cancelled")
+    assert is_busy(page, 2)
+    (lab.folder / "go2").touch()
+    page.wait_for_end(2)
+    playwright.expect(page.run_to_end(3)).to_contain_text("True")
+
+
+def test_a_pool_is_stopped_while_a_cell_runs_and_leaves_its_last_state(
+    lab: Lab, open_notebook: Any
+) -> None:
+    page = open_notebook("stop.ipynb", ["pool", "wait_for('go3')", "pool.is_open"])
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    page.run(2)
+
+    view.get_by_role("button", name="Stop…").click()
+    view.get_by_role("button", name="Stop the pool").click()
+
+    playwright.expect(page.output(1)).to_contain_text("stopped")
+    playwright.expect(page.output(1).get_by_role("button", name="Stop…")).to_have_count(0)
+    assert is_busy(page, 2)
+    (lab.folder / "go3").touch()
+    page.wait_for_end(2)
+    playwright.expect(page.run_to_end(3)).to_contain_text("False")
+    page.command("docmanager:save")
+    saved = saved_outputs(lab.folder / "stop.ipynb", 1, has="final")
+    assert "application/vnd.jupyter.widget-view+json" not in saved
+    assert "stopped" in "".join(saved["text/html"])
+
+
+def saved_outputs(path: Path, cell: int, has: str) -> dict[str, Any]:
+    """The MIME bundle of a cell's last output in the file, once it holds some text."""
+
+    def is_saved() -> bool:
+        outputs = json.loads(path.read_text())["cells"][cell]["outputs"]
+        return bool(outputs) and has in json.dumps(outputs[-1])
+
+    wait_until(is_saved, 60, f"{has!r} in the saved notebook")
+    return json.loads(path.read_text())["cells"][cell]["outputs"][-1]["data"]
+
+
+def test_a_page_that_is_loaded_again_shows_the_view_live(lab: Lab, open_notebook: Any) -> None:
+    page = open_notebook("reload.ipynb", ["task = mgpu.parfeval(count, 'never')\n%tasks --live"])
+    page.run_to_end(0)
+    page.run_to_end(1)
+    page.command("docmanager:save")
+    saved_outputs(lab.folder / "reload.ipynb", 1, has="text/html")
+
+    page.reload()
+
+    view = page.output(1).locator(VIEW)
+    playwright.expect(view).to_contain_text(VALUE)
+    before = value_of(view)
+    wait_until(lambda: value_of(view) > before + 10, 60, "the view's news")
+    view.get_by_role("button", name="Cancel…").first.click()
+    view.get_by_role("button", name="Cancel the task").click()
+    playwright.expect(page.output(1)).to_contain_text("cancelled")
+
+
+def test_two_browsers_show_the_same_view_and_either_has_the_buttons(
+    lab: Lab, open_notebook: Any
+) -> None:
+    first = open_notebook("two.ipynb", ["task = mgpu.parfeval(count, 'never')\n%tasks --live"])
+    first.run_to_end(0)
+    first.run_to_end(1)
+    first.command("docmanager:save")
+    saved_outputs(lab.folder / "two.ipynb", 1, has="text/html")
+
+    second = open_notebook("two.ipynb")
+    views = [page.output(1).locator(VIEW) for page in (first, second)]
+    for view in views:
+        playwright.expect(view).to_contain_text(VALUE)
+        before = value_of(view)
+        wait_until(lambda: value_of(view) > before + 5, 60, "the view's news")  # noqa: B023
+    views[1].get_by_role("button", name="Cancel…").first.click()
+    views[1].get_by_role("button", name="Cancel the task").click()
+
+    for page in (first, second):
+        playwright.expect(page.output(1)).to_contain_text("cancelled")
+
+
+def test_a_view_says_that_its_kernel_was_restarted(open_notebook: Any) -> None:
+    page = open_notebook(
+        "restart.ipynb", ["task = mgpu.parfeval(count, 'never')\n%tasks --live", "1 + 1"]
+    )
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    playwright.expect(view).to_contain_text("running")
+
+    page.page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    )
+
+    playwright.expect(page.output(1)).to_contain_text(re.compile("not live", re.IGNORECASE))
+    page.run_to_end(2)
+    assert page.errors == []
+
+
+def test_a_hidden_page_is_sent_nothing(lab: Lab, browser: Any, host: str) -> None:
+    del host
+    lab.add(
+        "hidden.ipynb",
+        [
+            SETUP,
+            "task = mgpu.parfeval(count, 'never')\n%tasks --live",
+            IS_WATCHED,
+            "time.sleep(3)",
+            "mgpu.cancel_all()",
+        ],
+    )
+    messages: list[bytes] = []
+    tab = browser.new_page(viewport={"width": 1200, "height": 1600})
+    tab.on("websocket", lambda ws: ws.on("framereceived", lambda frame: messages.append(frame)))
+    page = LabPage(tab, lab.url("hidden.ipynb"))
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    playwright.expect(view).to_contain_text(VALUE)
+
+    show(page, "hidden")
+    page.run_to_end(2)
+    messages.clear()
+    page.run_to_end(3)
+    assert num_comm_messages(messages) == 0
+
+    before = value_of(view)
+    show(page, "visible")
+    wait_until(lambda: value_of(view) > before + 5, 60, "the view's news")
+    assert num_comm_messages(messages) > 0
+    page.run_to_end(4)
+    tab.close()
+
+
+def show(page: LabPage, state: str) -> None:
+    """Make a page think that its tab was hidden, or has come back."""
+    page.page.evaluate(
+        """state => {
+            const set = (name, value) =>
+                Object.defineProperty(document, name, {value, configurable: true});
+            set('visibilityState', state);
+            set('hidden', state !== 'visible');
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""",
+        state,
+    )
+
+
+def num_comm_messages(frames: list[Any]) -> int:
+    return sum(b"comm_msg" in (frame if isinstance(frame, bytes) else b"") for frame in frames)
+
+
+def test_a_plot_of_a_blocking_training_grows_and_its_button_ends_it(open_notebook: Any) -> None:
+    train = """import torch; torch.set_num_threads(1)
+net, x = torch.nn.Linear(4, 2), torch.randn(256, 4)
+options = mgpu.TrainingOptions(
+    execution_environment="cpu", max_epochs=100_000, mini_batch_size=32, plots="training-progress")
+def slow(output, target):
+    time.sleep(0.01)
+    return torch.nn.functional.cross_entropy(output, target)
+net, history = mgpu.train(net, (x, (x.sum(1) > 0).long()), slow, options)"""
+    page = open_notebook("train.ipynb", [train, "history.stopped"])
+    page.run_to_end(0)
+    view = page.run(1).locator(VIEW)
+    playwright.expect(view.locator("svg path, svg polyline").first).to_be_visible()
+    assert is_busy(page, 1)
+
+    view.get_by_role("button", name="Stop now").click()
+
+    page.wait_for_end(1)
+    playwright.expect(page.output(1)).to_contain_text("stopped when asked to")
+    playwright.expect(page.run_to_end(2)).to_contain_text("stopped when asked to")
+
+
+def test_what_ended_while_no_browser_was_open_is_all_there(open_notebook: Any, lab: Lab) -> None:
+    work = """def work():
+    for step in range(1, 200):
+        mgpu.report(step=step, loss=1 / step)
+    print("last line")
+future = mgpu.parfeval(work)"""
+    page = open_notebook("absent.ipynb", [work, "future.result()\nfuture.show()"])
+    page.run_to_end(0)
+    page.run_to_end(1)
+    page.page.goto("about:blank")
+
+    page.page.goto(lab.url("absent.ipynb"))
+    page.wait_until_ready()
+    output = page.run_to_end(2)
+
+    playwright.expect(output).to_contain_text("last line")
+    playwright.expect(output.locator("svg path, svg polyline").first).to_be_visible()
+    playwright.expect(output).to_contain_text("0.005")
+
+
+@pytest.fixture(scope="module")
+def many_gpus(
+    host: str, gpu_machine: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    machine = gpu_machine(gpus(16))
+    disabled = [EXTENSION] if host == "widget" else []
+    folder = tmp_path_factory.mktemp("gpus")
+    with running_lab(folder, environment=dict(machine), disabled=disabled) as running:
+        yield running, machine
+
+
+def test_sixteen_gpus_are_shown_and_a_lost_one_is_told(many_gpus: Any, browser: Any) -> None:
+    lab, machine = many_gpus
+    lab.add("many.ipynb", ["%load_ext jupyter_mgpu\n%gpus --live"])
+    tab = browser.new_page(viewport={"width": 1200, "height": 2400})
+    page = LabPage(tab, lab.url("many.ipynb"))
+
+    view = page.run_to_end(0).locator(VIEW)
+    playwright.expect(view).to_contain_text("GPU 15")
+    playwright.expect(view).not_to_contain_text("lost")
+    machine.write("\n".join(gpu(index, lost=int(index == 3)) for index in range(16)))
+
+    playwright.expect(view).to_contain_text("lost")
+    assert view.inner_text().count("H200") == 16
+    assert page.errors == []
+    tab.close()
+
+
+def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: Any) -> None:
+    page = open_notebook(
+        "saved.ipynb",
+        [
+            "task = mgpu.parfeval(lambda: print('its last line'), name='small')\ntask",
+            "pool",
+            "task.result()\npool.shutdown()",
+        ],
+    )
+    for number in range(4):
+        page.run_to_end(number)
+    page.command("docmanager:save")
+    path = lab.folder / "saved.ipynb"
+    saved_outputs(path, 2, has="stopped")
+    saved_outputs(path, 1, has="its last line")
+    node = json.loads(path.read_text())
+    node["metadata"]["kernelspec"] = {"name": "gone", "display_name": "gone", "language": "python"}
+    (lab.folder / "again.ipynb").write_text(json.dumps(node))
+
+    opened = page.page.context.new_page()
+    opened.goto(lab.url("again.ipynb"))
+    opened.get_by_role("button", name="No Kernel", exact=True).click()
+
+    playwright.expect(opened.locator(".jp-Notebook")).to_contain_text("its last line")
+    playwright.expect(opened.locator(".jp-Notebook")).to_contain_text("stopped")
+    playwright.expect(opened.locator(".jp-Notebook")).not_to_contain_text("model not found")
+    assert len(path.read_bytes()) < 60_000
