@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from training import CASES, LEAST, WORLDS, difference, fit, mlp, samples, trained_both_ways
 
 import jupyter_mgpu as mgpu
@@ -200,12 +201,21 @@ def test_small_modules_and_those_that_share_a_parameter_stay_with_their_parent()
     assert names_of(shared) == ["0.1", "1.1"]
 
 
+def count_whole(net: nn.Module) -> int:
+    """Count the elements of parameters that are whole now, with their gradients."""
+    whole = [one for one in net.parameters() if not isinstance(one, DTensor)]
+    return sum(one.numel() * (1 + (one.grad is not None)) for one in whole)
+
+
 def count_elements() -> dict[str, Any]:
     """Train on each rank of a gang; count what it has of a network and its optimizer."""
     engine = context.require()
     torch.distributed.init_process_group()
     net = Wide().double()
     given = [weakref.ref(parameter) for parameter in net.parameters()]
+    gathered = []
+    for block in net.blocks:
+        block.register_forward_hook(lambda *_: gathered.append(count_whole(net)))
     ranks = Ranks(engine.rank, (0.5, 0.3, 0.2), engine.device)
     options = TrainingOptions(
         mini_batch_size=20, max_epochs=1, strategy="fsdp", execution_environment="parallel"
@@ -227,6 +237,7 @@ def count_elements() -> dict[str, Any]:
         ),
         "moments": sum(value.to_local().numel() for value in moments),
         "alive": sum(ref() is not None for ref in given),
+        "gathered": max(gathered),
     }
 
 
@@ -240,6 +251,7 @@ def test_each_rank_has_a_third_of_the_parameters_and_of_the_optimizers_state(tri
         assert one["stored"] < 0.4 * whole
         assert one["moments"] == 2 * one["own"]
         assert not one["alive"]
+        assert 0 < one["gathered"] < whole / 5
 
 
 def count_reductions(num_parts: int) -> int:
