@@ -82,6 +82,14 @@ export class KernelLink implements IDisposable {
     comm.onMsg = message => this._onMessage(message);
     comm.onClose = () => this._lose('gone');
     this._comm = comm;
+    void subshellOf(comm, kernel).then(() => this._openComm(comm));
+  }
+
+  private _openComm(comm: Kernel.IComm): void {
+    if (this._comm !== comm || comm.isDisposed) {
+      return;
+    }
+    this._isOpen = true;
     comm.open({ id: this._model.id });
     if (!this._isVisible) {
       this._send({ visible: false });
@@ -135,17 +143,23 @@ export class KernelLink implements IDisposable {
 
   private _close(): void {
     const comm = this._comm;
+    const isOpen = this._isOpen;
     this._comm = null;
     this._kernel = null;
     this._hasHeard = false;
+    this._isOpen = false;
     if (comm !== null && !comm.isDisposed) {
       comm.onClose = () => undefined;
-      comm.close();
+      if (isOpen) {
+        comm.close();
+      } else {
+        comm.dispose();
+      }
     }
   }
 
   private _send(content: ViewMessage): void {
-    if (this._comm !== null && !this._comm.isDisposed) {
+    if (this._comm !== null && this._isOpen && !this._comm.isDisposed) {
       this._comm.send(content as JSONObject);
     }
   }
@@ -157,6 +171,7 @@ export class KernelLink implements IDisposable {
   private _comm: Kernel.IComm | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
   private _hasHeard = false;
+  private _isOpen = false;
   private _isVisible: boolean;
   private _isDisposed = false;
   private readonly _context: ISessionContext;
@@ -178,6 +193,21 @@ export namespace KernelLink {
 }
 
 type Why = 'connecting' | 'none' | 'ended' | 'restarted' | 'gone' | 'disconnected' | 'noComms';
+
+const SUBSHELL_MS = 2000;
+
+/**
+ * Wait until a comm's messages go where they are handled while a cell runs. JupyterLab makes that
+ * subshell in the background, and a comm that is opened before waits for the running cell.
+ */
+async function subshellOf(comm: Kernel.IComm, kernel: Kernel.IKernelConnection): Promise<void> {
+  const { subshellStarted } = comm as { subshellStarted?: Promise<void> };
+  await kernel.info;
+  if (subshellStarted && kernel.supportsSubshells && comm.commsOverSubshells !== 'disabled') {
+    const late = new Promise<void>(resolve => setTimeout(resolve, SUBSHELL_MS));
+    await Promise.race([subshellStarted, late]).catch(() => undefined);
+  }
+}
 
 function isBundle(data: unknown): data is JSONObject {
   return typeof data === 'object' && data !== null && VIEW_MIME in data;
