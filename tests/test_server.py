@@ -11,6 +11,8 @@ from tornado.httpclient import HTTPClientError
 
 from jupyter_mgpu.monitor.sampler import sampler
 
+pytestmark = pytest.mark.oldest
+
 GETS = ["hello", "snapshot", "history", "pools/x/log", "pools/x/diary", "nonsense", "pools/x"]
 POSTS = [f"pools/x/{name}" for name in ("interrupt", "restart", "stop", "cancel", "request-stop")]
 ROUTES = [("GET", path) for path in GETS] + [("POST", path) for path in [*POSTS, "nonsense"]]

@@ -11,6 +11,8 @@ from jupyter_mgpu.monitor.sampler import sampler
 from jupyter_mgpu.server.document import MOST_GONE, Document
 from jupyter_mgpu.server.viewer import Viewer
 
+pytestmark = pytest.mark.oldest
+
 
 def sampler_threads() -> int:
     return sum(thread.name == "mgpu-monitor" for thread in threading.enumerate())
@@ -110,7 +112,7 @@ def test_the_quickest_client_sets_the_pace_and_a_slow_one_keeps_its_own(stream):
         '{"type": "interval", "seconds": true}',
         '{"type": "interval", "seconds": NaN}',
         '{"type": ["pause"]}',
-        "[" * 4000,
+        pytest.param("[" * 4000, id="deep"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_answered_in_words(stream, message):
