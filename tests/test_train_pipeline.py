@@ -312,6 +312,9 @@ class Seen:
 def test_a_stage_may_have_nothing_to_train(trio: Pool) -> None:
     found = fit(frozen(), samples(), trio, strategy="pipeline", pipeline_splits=["2", "4"])
 
+    (note,) = found[1].notes
+    assert "the ranks begin with '0', '2.0', '4'; a batch goes through them in 5 micro" in note
+
     assert difference(found, fit(frozen(), samples())) < LEAST
 
 

@@ -89,6 +89,8 @@ class Training:
         self._keeper = Keeper(
             strategy, self._optimizer, parts, options, ranks, self._place, self.history, run
         )
+        if strategy.note:
+            self._ledger.note(strategy.note)
         if options.scale == "linear":
             self._ledger.note(_scaling(options, ranks, self._schedule.warm_up))
 

@@ -35,7 +35,12 @@ class FullySharded(Strategy):
         self._is_begun = False
         self._optimizer: Any = None
         self._waited = Clock()
-        divide(net, self._ranks, self._waited)
+        counts = divide(net, self._ranks, self._waited)
+        self.note = (
+            f"strategy='fsdp': {sum(counts):,} parameters are divided over "
+            f"{self._ranks.world_size} ranks and gathered in {len(counts)} pieces, of which the "
+            f"largest has {max(counts):,}."
+        )
         return self._compiled(net)
 
     # --- steps ---------------------------------------------------------------------------

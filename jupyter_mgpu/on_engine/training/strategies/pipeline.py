@@ -55,8 +55,12 @@ class Pipeline(Strategy):
         """Cut the network, and keep what this rank computes."""
         options, ranks = self._options, self._ranks
         refuse_statistics(net, options)
-        self._holding, self._flow = assembled(net, self._data, options, ranks)
+        self._holding, self._flow, begins = assembled(net, self._data, options, ranks)
         self._options = replace(options, accumulate=num_parts(options, ranks.world_size))
+        self.note = (
+            f"strategy='pipeline': the ranks begin with {', '.join(map(repr, begins))}; a batch "
+            f"goes through them in {self._options.accumulate} microbatches."
+        )
         return net
 
     # --- data ----------------------------------------------------------------------------

@@ -31,11 +31,13 @@ class Strategy:
         net: What this rank has of the network, on its device; the optimizer is made of it.
         module: What is called in training.
         sharing: Who shares the samples of each batch.
+        note: How the options were read, in a sentence, if there is something to tell.
         is_joint: Whether a rank must call the network when others do, without samples as well.
         divides_batches: Whether each rank has a share of each batch; else all see whole ones.
         is_split: Whether a rank's states are only a part of the whole ones.
     """
 
+    note = ""
     is_joint = False
     divides_batches = True
     is_split = False

@@ -11,7 +11,9 @@ from jupyter_mgpu.on_engine.training.strategies.pipelining.plan import stages_of
 from jupyter_mgpu.on_engine.training.strategies.pipelining.stage import Stage
 
 
-def assembled(net: Any, data: Any, options: TrainingOptions, ranks: Ranks) -> tuple[Holding, Flow]:
+def assembled(
+    net: Any, data: Any, options: TrainingOptions, ranks: Ranks
+) -> tuple[Holding, Flow, list[str]]:
     """Cut a network into as many stages as there are ranks; all of them call it.
 
     Args:
@@ -20,16 +22,19 @@ def assembled(net: Any, data: Any, options: TrainingOptions, ranks: Ranks) -> tu
         options: With the cuts and the schedule.
         ranks: Who computes.
 
+    Returns:
+        What this rank has, its end of the pipeline, and the children with which the stages begin.
+
     Raises:
         ValueError: If the network cannot be cut as asked for.
     """
     stages = stages_of(net, data, options, ranks)
     holding = Holding(net, stages, ranks.rank, ranks.device)
-    following = [links[0].name for links in stages[ranks.rank + 1 : ranks.rank + 2]]
+    begins = [links[0].name for links in stages]
     stage = Stage(
         net,
         [link.bound(net) for link in stages[ranks.rank]],
         Precision(options.precision, ranks.device),
-        following[0] if following else None,
+        next(iter(begins[ranks.rank + 1 :]), None),
     )
-    return holding, Flow(stage, net, ranks, options.pipeline_schedule)
+    return holding, Flow(stage, net, ranks, options.pipeline_schedule), begins

@@ -30,7 +30,7 @@ class StagedOutputs:
         inputs_of: Callable[[Any], Any],
     ) -> None:
         self.net = net
-        _, self._flow = assembled(net, data, options, ranks)
+        _, self._flow, _ = assembled(net, data, options, ranks)
         self._inputs_of = inputs_of
         self._device = ranks.device
         own = data if self._flow.is_first else without_samples(data)

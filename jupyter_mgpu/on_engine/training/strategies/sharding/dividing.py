@@ -6,11 +6,11 @@ from typing import Any
 from jupyter_mgpu.on_engine.training.ranks import Clock, Ranks
 from jupyter_mgpu.on_engine.training.strategies.sharding.mesh import mesh_of
 from jupyter_mgpu.on_engine.training.strategies.sharding.traffic import Gathering, Reducing
-from jupyter_mgpu.on_engine.training.strategies.sharding.units import units_of
+from jupyter_mgpu.on_engine.training.strategies.sharding.units import count, units_of
 from jupyter_mgpu.on_engine.training.trees import leaves_of, map_leaves
 
 
-def divide(net: Any, ranks: Ranks, waited: Clock) -> None:
+def divide(net: Any, ranks: Ranks, waited: Clock) -> list[int]:
     """Let each rank have its part of every parameter, on its device.
 
     A unit's parameters are gathered when it is called, and let go of after it; see `units_of`.
@@ -21,6 +21,9 @@ def divide(net: Any, ranks: Ranks, waited: Clock) -> None:
         ranks: Who has the parts.
         waited: Adds up how long the exchange between CPU engines takes.
 
+    Returns:
+        How many parameters are gathered at a time: those of each unit.
+
     Raises:
         MgpuError: If the ranks' backend cannot do what this needs.
     """
@@ -29,12 +32,16 @@ def divide(net: Any, ranks: Ranks, waited: Clock) -> None:
     gc.collect()  # a network of an earlier training: torch's hooks tie it into circles
     mesh = mesh_of(ranks)
     _make_contiguous(net)
-    for unit in (*units_of(net), net):
+    units = units_of(net)
+    counts = [count(unit) for unit in units]
+    counts.append(count(net) - sum(counts))
+    for unit in (*units, net):
         unit.register_forward_hook(_without_views)  # comes before torch's own
         fully_shard(unit, mesh=mesh)
         if mesh.device_type == "cpu":
             unit.set_custom_all_gather(Gathering(waited))
             unit.set_custom_reduce_scatter(Reducing(waited))
+    return [number for number in counts if number]
 
 
 def _make_contiguous(net: Any) -> None:

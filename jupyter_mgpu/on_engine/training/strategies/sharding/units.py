@@ -21,12 +21,12 @@ SMALLEST = 1 / 1000
 
 def units_of(net: Any) -> list[Any]:
     """Return the units of a network, but for the network itself."""
-    total, names = _count(net), _names(net)
+    total, names = count(net), _names(net)
 
     def divided(module: Any, prefix: str) -> Iterator[Any]:
         for name, child in module.named_children():
             path = f"{prefix}{name}."
-            size = _count(child)
+            size = count(child)
             is_large = size > LARGEST * total and not _is_indivisible(child)
             if is_large or not _is_called(child) or not _is_closed(child, path, names):
                 yield from divided(child, path)
@@ -36,7 +36,8 @@ def units_of(net: Any) -> list[Any]:
     return [] if _is_indivisible(net) else list(divided(net, ""))
 
 
-def _count(module: Any) -> int:
+def count(module: Any) -> int:
+    """Return how many numbers a module's parameters have."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
