@@ -4,7 +4,9 @@ import importlib.util
 import math
 import os
 import random
+import sys
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 from training import NUM_CLASSES, NUM_FEATURES, difference, fit, mlp, samples
 
-from jupyter_mgpu import TrainingOptions, classify, parpool, predict, train
+from jupyter_mgpu import TrainingOptions, classify, parpool, predict, spmd, train
 from jupyter_mgpu.pool import Pool
 
 LEAST = 1e-10
@@ -465,9 +467,16 @@ def test_what_is_reported_is_written_for_tensorboard(trio: Pool, tmp_path: Path)
     assert len(events.Scalars("validation_loss")) == 2
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed"
-)
+@pytest.fixture
+def _without_tensorboard(trio: Pool, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Python finds no module where `sys.modules` says None."""
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    spmd(lambda: sys.modules.update(tensorboard=None), pool=trio)
+    yield
+    spmd(lambda: sys.modules.pop("tensorboard"), pool=trio)
+
+
+@pytest.mark.usefixtures("_without_tensorboard")
 def test_a_log_dir_without_tensorboard_says_what_to_install(trio: Pool, tmp_path: Path) -> None:
     for pool in (None, trio):
         with pytest.raises(ModuleNotFoundError, match=r"jupyter_mgpu\[tensorboard\]"):
