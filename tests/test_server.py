@@ -10,6 +10,7 @@ from jupyter_servers import *  # noqa: F403 - fixtures
 from tornado.httpclient import HTTPClientError
 
 from jupyter_mgpu.monitor.sampler import sampler
+from jupyter_mgpu.server import handlers
 
 pytestmark = pytest.mark.oldest
 
@@ -32,6 +33,16 @@ class Nothing(Authorizer):
         return resource != "jupyter_mgpu"
 
 
+OPEN = {
+    "ServerApp": {
+        "jpserver_extensions": {"jupyter_mgpu": True, "jupyter_server_terminals": False},
+        "allow_unauthenticated_access": True,  # as a server is without any configuration
+    }
+}
+CLOSED = {"ServerApp": {**OPEN["ServerApp"], "allow_unauthenticated_access": False}}
+
+
+@pytest.mark.parametrize("jp_server_config", [OPEN, CLOSED], ids=["default", "closed"])
 def test_no_route_answers_without_the_token(api, stream):
     for header in ({"Authorization": ""}, {"Authorization": "token wrong"}):
         for method, path in ROUTES:
@@ -41,6 +52,21 @@ def test_no_route_answers_without_the_token(api, stream):
         with pytest.raises(HTTPClientError) as caught:
             stream(dict(header))
         assert caught.value.code == 403
+
+
+@pytest.mark.parametrize("jp_server_config", [OPEN], ids=["default"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
+def test_no_other_method_answers_without_the_token(api, method):
+    options = {"allow_nonstandard_methods": True, "headers": {"Authorization": ""}}
+    for _, path in ROUTES:
+        reply = api(method, path, **{**options, "headers": dict(options["headers"])})
+        assert reply.code in (403, 405), (path, reply)
+
+
+def test_every_handler_is_among_the_routes_that_are_tested():
+    tested = {path.replace("pools/x", "pools/([^/]+)") for _, path in ROUTES}
+
+    assert {pattern for pattern, *_ in handlers.ROUTES} <= tested
 
 
 def test_every_route_answers_with_the_token(api):

@@ -73,9 +73,11 @@ def state_of(pool: FoundPool, answer: Answer | None, *, is_silent: bool) -> tupl
     engines: Sequence[Mapping[str, Any]] = answer["status"]["engines"] if answer else ()
     states = [str(engine["state"]) for engine in engines]
     num_alive = len(states) - states.count("dead")
-    if not states or "starting" in states:
+    if not states:
+        return "starting", "starting"
+    if "starting" in states:
         num_ready = num_alive - states.count("starting")
-        return "starting", f"{num_ready} of {len(states) or len(pool.engines)} engines ready"
+        return "starting", f"{num_ready} of {len(states)} engines ready"
     if "dead" in states:
         return "degraded", f"{num_alive} of {len(states)} engines"
     num_busy = len(states) - states.count("idle")

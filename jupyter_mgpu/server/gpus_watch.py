@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jupyter_mgpu.control import FoundPool
-from jupyter_mgpu.monitor import EngineProcess, GpuUse, Watch
+from jupyter_mgpu.monitor import EngineProcess, GpuUse, Series, Watch
 from jupyter_mgpu.server import gpu_rows
 from jupyter_mgpu.server.document import Row
 
@@ -63,14 +63,14 @@ class GpusWatch:
         by_pid = None if use.pid is None else self._ids_by_pid.get(use.pid)
         return by_pid or self._ids_by_name.get(use.pool or "")
 
-    def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> Any:
+    def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> dict[str, Any]:
         """Return the last values of each GPU, newest last, None where there was none."""
         uuids = [gpu.uuid for gpu in self._watch.snapshot().gpus if gpu.uuid]
         return {
             "step_s": self._watch.interval_s,
             "gpus": {
                 uuid: {
-                    field: self._watch.series(uuid, gpu_rows.FIELDS[field], num_points).values
+                    field: _short(self._watch.series(uuid, gpu_rows.FIELDS[field], num_points))
                     for field in fields
                 }
                 for uuid in uuids
@@ -80,3 +80,10 @@ class GpusWatch:
     def close(self) -> None:
         """Let the sampler end, if nobody else wants it."""
         self._watch.close()
+
+
+def _short(series: Series) -> list[float | None]:
+    """Write bytes and percents without `.0`: there may be tens of thousands."""
+    return [
+        value if value is None or not value.is_integer() else int(value) for value in series.values
+    ]

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.server.document import Document, dump
 from jupyter_mgpu.server.kernels import Kernels
 from jupyter_mgpu.server.observation import Observation
@@ -90,7 +91,12 @@ class Hub:
             TimeoutError: If there is nothing after a few seconds.
         """
         await self.snapshot()
-        series = self._observation.gpus.history(num_points) if self._observation else {}
+        if self._observation is None:
+            raise TimeoutError
+        gpus = self._observation.gpus
+        # In a thread: many values of many GPUs would hold up the server's loop.
+        reading = call_in_thread(lambda: gpus.history(num_points), "mgpu-history")
+        series = await asyncio.wrap_future(reading)
         return {"at": _now(), **series}
 
     async def close(self) -> None:

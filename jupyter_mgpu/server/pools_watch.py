@@ -1,6 +1,7 @@
 """Follows every pool of this user while somebody watches."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from jupyter_mgpu.control import FoundPool, find_pools
@@ -12,6 +13,8 @@ from jupyter_mgpu.server.pool_link import PoolLink
 
 ANSWER_S = 0.1
 """How long a state waits for the owners' answers; a late one is in the next state."""
+FOLDER_S = 3.0
+"""How long reading the records may take."""
 
 
 class PoolsWatch:
@@ -28,6 +31,7 @@ class PoolsWatch:
         self._kernels = kernels
         self._links: dict[str, PoolLink] = {}
         self._scan: asyncio.Future[list[FoundPool]] | None = None
+        self._scanned_s = 0.0
         self.trouble: str | None = None
 
     @property
@@ -52,10 +56,12 @@ class PoolsWatch:
     async def _find(self) -> None:
         """Read the records in a thread: the folder may be on a network that hangs."""
         if self._scan is None:
+            self._scanned_s = time.monotonic()
             self._scan = asyncio.wrap_future(call_in_thread(find_pools, "mgpu-records"))
         await asyncio.wait({self._scan}, timeout=ANSWER_S)
         if not self._scan.done():
-            self.trouble = "The folder of pool records does not answer; it may be on a network."
+            if time.monotonic() - self._scanned_s > FOLDER_S:
+                self.trouble = "The folder of pool records does not answer: is it on a network?"
             return
         scan, self._scan = self._scan, None
         try:

@@ -1,5 +1,6 @@
 """The WebSocket on which a client follows everything."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado.web import HTTPError
-from tornado.websocket import WebSocketHandler
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_mgpu.errors import IntervalError
 from jupyter_mgpu.monitor import clamp_interval
@@ -47,13 +48,13 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # the or
     async def open(self, *args: Any, **kwargs: Any) -> None:
         """Say hello, then send states."""
         super().open(*args, **kwargs)  # begins the pings
-        await self.write_message(dump({"type": "hello", **await hello(self)}))
+        await self._say({"type": "hello", **await hello(self)})
         hub = parts_of(self).hub
         if self.ws_connection is not None:  # it may have gone again
             self._viewer = Viewer(self.write_message, hub.interval_s, self._close_with_server)
             hub.add(self._viewer)
 
-    def on_message(self, message: str | bytes) -> None:
+    async def on_message(self, message: str | bytes) -> None:
         """Take a wish: another interval, a pause, or going on."""
         if self._viewer is None:
             return
@@ -61,25 +62,28 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # the or
             wish = json.loads(message)
             kind = wish["type"]
             if kind == "interval":
-                seconds, _ = clamp_interval(wish["seconds"])
-                self._viewer.interval_s = seconds
-                self.write_message(dump({"type": "interval", "seconds": seconds}))
+                self._viewer.interval_s, _ = clamp_interval(wish["seconds"])
+                await self._say({"type": "interval", "seconds": self._viewer.interval_s})
             elif kind in ("pause", "resume"):
                 self._viewer.is_paused = kind == "pause"
             else:
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError, IntervalError):
-            self._refuse()
+            await self._refuse()
         else:
             parts_of(self).hub.look_now()
 
-    def _refuse(self) -> None:
+    async def _refuse(self) -> None:
         self._num_errors += 1
         if self._num_errors >= MOST_ERRORS:
             self.close(POLICY_VIOLATION, "too many messages that were not understood")
             return
         words = 'Send {"type": "interval", "seconds": 1}, {"type": "pause"} or {"type": "resume"}.'
-        self.write_message(dump({"type": "error", "message": words}))
+        await self._say({"type": "error", "message": words})
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(WebSocketClosedError):  # it may go at any moment
+            await self.write_message(dump(message))
 
     def _close_with_server(self) -> None:
         self.close(GOING_AWAY, "the server ends")
