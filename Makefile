@@ -31,7 +31,7 @@ demo: $(READY)
 	@$(ISOLATED) $(BIN)/python scripts/demo.py $(QUICKSTART) build/demo
 
 test: check
-	scripts/install-chromium.sh
+	scripts/install-test-programs.sh
 	$(ISOLATED) $(BIN)/python -m pytest $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(MAKE) test-oldest PYTEST_ARGS="-m oldest")
 

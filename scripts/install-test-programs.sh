@@ -1,0 +1,31 @@
+#!/bin/sh
+# Install what some tests need and pip cannot: Chromium, and in CI Slurm, whose services nobody wants
+# on a desk. Where apt cannot do it these tests are skipped, and say so.
+#
+# usage: scripts/install-test-programs.sh
+set -eu
+
+have() {
+    for program in "$@"; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null && return 0
+    done
+    return 1
+}
+
+packages=""
+have chromium chromium-browser || packages="chromium"
+if [ -n "${CI:-}" ]; then
+    have slurmctld || packages="$packages slurm-wlm"
+    have munged || packages="$packages munge"
+fi
+[ -n "$packages" ] || exit 0
+if ! have apt-get || [ "$(id -u)" != 0 ]; then
+    echo "Only root with apt-get installs $packages: tests that need it are skipped." >&2
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq >/dev/null || true
+for package in $packages; do # one by one: a system may have some of them only
+    apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+        echo "$package cannot be installed: tests that need it are skipped." >&2
+done
