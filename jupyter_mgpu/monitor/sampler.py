@@ -1,6 +1,6 @@
 """The one thread of this process that takes samples, while somebody watches.
 
-    tick: driver begins -> host, engines -> driver's answer, at most 0.25 s later -> frame, history
+    tick: host, engines -> the driver's answer, within 0.25 s or at the next tick -> frame, history
     reader: the last frame, with the age of its values by the clock; never waits for a tick
 
 The driver may block for ever: then the frame keeps the last values, which grow stale.
@@ -185,9 +185,10 @@ class Sampler:
 
     def _tick(self, readers: "_Readers") -> None:
         now_s = time.monotonic()
-        readers.gpus.begin(now_s)
         host = readers.host.read()
         engines = readers.engines.read(self._wanted_engines())
+        # Last: two threads at once would only wait for each other in the interpreter.
+        readers.gpus.begin(now_s)
         gpus = readers.gpus.finish(now_s, PATIENCE_S)
         before = self._frame
         frame = Frame(
