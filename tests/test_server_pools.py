@@ -78,6 +78,12 @@ def test_a_pool_is_shown_with_its_engines_and_tasks(api, nb):
     nb.check("long.cancel()")
 
 
+def test_a_kernel_loads_nothing_of_the_server(nb):
+    loaded = nb.value("sorted(name for name in __import__('sys').modules if 'server' in name)")
+
+    assert [name for name in loaded if name.startswith(("jupyter_server", "jupyter_mgpu"))] == []
+
+
 def test_a_task_is_cancelled_while_the_kernel_is_busy(api, nb):
     pool = pool_of(nb)
     cell = nb.submit(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import urllib.error
 from pathlib import Path
 
@@ -157,3 +159,14 @@ def test_the_extension_is_enabled_by_the_file_that_is_installed():
     assert enabled == {"jupyter_mgpu": True}
     (point,) = jupyter_mgpu._jupyter_server_extension_points()
     assert point == {"module": "jupyter_mgpu", "app": MgpuExtension}
+
+
+def test_the_server_loads_neither_engines_nor_notebooks():
+    heavy = {"torch", "ipyparallel", "IPython", "pandas", "anywidget"}
+    code = f"import sys, jupyter_mgpu.server.app\nprint(*{heavy} & set(sys.modules))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.split() == []
