@@ -212,6 +212,27 @@ def test_a_forked_child_does_not_sample_until_it_watches_itself(gpu_machine):
         until(ask, f"sampler._frame.number > {number}")
 
 
+def test_the_workers_of_a_data_loader_do_not_sample(gpu_machine):
+    told = gpu_machine(gpus(1)).result(
+        "import threading\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "from jupyter_mgpu.monitor import Watch, take_snapshot\n"
+        "class Names(Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, _): return [thread.name for thread in threading.enumerate()]\n"
+        "with Watch(0.5):\n"
+        "    taken = take_snapshot()\n"
+        "    loader = DataLoader(Names(), batch_size=None, num_workers=2)\n"
+        "    result = [len(taken.gpus), list(loader), Names()[0]]"
+    )
+
+    num_gpus, in_workers, here = told
+    assert num_gpus == 1
+    assert len(in_workers) == 4
+    assert not any(name.startswith("mgpu") for names in in_workers for name in names)
+    assert "mgpu-monitor" in here
+
+
 def test_a_server_can_import_it_without_what_a_kernel_needs():
     heavy = ["IPython", "ipykernel", "ipyparallel", "torch", "pandas", "numpy", "pynvml", "zmq"]
     code = f"import sys, jupyter_mgpu.monitor; print([m for m in {heavy} if m in sys.modules])"
