@@ -110,6 +110,20 @@ def test_a_view_that_fails_disturbs_no_other(gpu_machine):
         assert ask("result = log.getvalue().count('ZeroDivisionError')") == 2
 
 
+def test_a_view_that_blocks_makes_no_reader_wait(gpu_machine):
+    with answering(gpu_machine(gpus(1))) as ask:
+        ask("free = threading.Event(); bad = Watch(0.5, on_sample=lambda _: free.wait())")
+        ask("good = Watch(0.5)")
+
+        until(ask, "good.snapshot().gpus and good.snapshot().gpus[0].state == 'stale'")
+        values = ask("result = good.series('host', 'cpu_percent').values")
+        assert values[-1] is None
+
+        ask("bad.close(); free.set()")
+
+        until(ask, "good.snapshot().gpus[0].state == 'ok'")
+
+
 def test_files_of_the_host_that_cannot_be_read_cost_its_values_only(gpu_machine, tmp_path):
     strange = tmp_path / "cgroup"
     strange.write_text("strange\n")
