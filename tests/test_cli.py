@@ -173,6 +173,16 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
+def test_a_folder_that_cannot_be_used_is_told(tmp_path):
+    (tmp_path / "jupyter_mgpu").write_text("in the way of the records")
+
+    done = run("pools", environment={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path)})
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_jupyter_finds_the_command():
     (script,) = entry_points(group="console_scripts", name="jupyter-mgpu")
 

@@ -264,6 +264,8 @@ def test_a_stopped_kernel_is_told_as_silent_and_reached_by_signal(api, fresh, nb
         refused = api("POST", f"pools/{pool.id}/restart")
         assert refused.code == 504
         assert "has not answered for 1 s" in refused.words
+        one = api("POST", f"pools/{pool.id}/interrupt", {"task": "t1"})
+        assert one.code == 504
         done = api("POST", f"pools/{pool.id}/interrupt").json
         assert done["by"] == "signal"
         assert "interrupted by signal" in done["words"]

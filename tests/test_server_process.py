@@ -38,6 +38,7 @@ def test_every_gpu_is_shown_with_its_numbers_and_users(gpu_machine, tmp_path):
     )
     machine.add("fail nvmlDeviceGetTemperature 3 1")
     machine.add("fail nvmlDeviceGetTemperatureV 3 1")
+    machine.add("fail nvmlDeviceGetComputeRunningProcesses 4 2")
     with machine.foreign_process(0) as pid, running_server(tmp_path, machine) as server:
         wait_until(lambda: server.sections()["gpus"], 20, "GPUs")
         sections = server.sections()
@@ -52,7 +53,10 @@ def test_every_gpu_is_shown_with_its_numbers_and_users(gpu_machine, tmp_path):
     assert (user["pid"], user["pool"], user["ours"]) == (pid, None, False)
     assert rows[1]["temperature"] is None
     assert rows[1]["reasons"]["temperature"]
+    assert rows[1]["users"] == []
+    assert "users" not in rows[1]["reasons"]
     assert rows[2]["users"] == []
+    assert "permission" in rows[2]["reasons"]["users"]
     assert sections["telemetry"]["gpus"]["trouble"] is None
 
 
@@ -103,6 +107,19 @@ def test_a_machine_without_a_driver_says_so(tmp_path):
         telemetry = server.sections()["telemetry"]["gpus"]
 
     assert "no NVIDIA driver" in telemetry["trouble"]
+
+
+def test_records_that_cannot_be_read_are_told_and_hide_no_gpus(gpu_machine, tmp_path):
+    machine = gpu_machine(gpus(1))
+    machine["JUPYTER_RUNTIME_DIR"] = str(tmp_path / "runtime")
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "jupyter_mgpu").write_text("in the way of the records")
+    with running_server(tmp_path, machine) as server:
+        wait_until(lambda: server.sections()["gpus"], 20, "GPUs")
+        telemetry = server.sections()["telemetry"]
+
+    assert "cannot be read" in telemetry["pools"]["trouble"]
+    assert telemetry["gpus"]["trouble"] is None
 
 
 def test_no_port_is_opened(tmp_path):

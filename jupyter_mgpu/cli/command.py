@@ -13,8 +13,8 @@ from jupyter_mgpu.control import plain
 from jupyter_mgpu.errors import MgpuError
 
 FAILED = 1
-CLOSED_PIPE = 141
-"""As a shell tells of a program that SIGPIPE has ended."""
+CLOSED_PIPE, INTERRUPTED = 141, 130
+"""As a shell tells of a program that SIGPIPE or SIGINT has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], Outcome] = options.command
     try:
         outcome = command(options)
-    except MgpuError as error:
+    except (MgpuError, OSError) as error:
         outcome = Outcome({"error": str(error)}, str(error), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     try:
         _write(outcome, as_json=options.json)
     except BrokenPipeError:

@@ -41,14 +41,16 @@ def interrupt(pool: FoundPool, task: str | None = None, *, force: bool = False) 
         force: Replace the engines that still run it, as a second Stop does.
 
     Raises:
+        OwnerSilentError: If the owner is silent, and one task was meant.
         OwnerError: If the owner refuses.
-        MgpuError: If the pool is orphaned and nothing of it can be reached.
     """
     try:
         tasks = _running(pool) if task is None else [task]
         for each in tasks:
             _ask(pool, "interrupt", task=each, force=force)
     except OwnerSilentError:
+        if task is not None:
+            raise  # a signal would end other tasks as well: only the owner knows who runs it
         ranks = signals.end_engines(pool) if force else signals.interrupt_engines(pool)
         verb = "ended" if force else "interrupted"
         return Done("signal", f"{_silent(pool)}, so {_engines(ranks)} {verb} by signal.")

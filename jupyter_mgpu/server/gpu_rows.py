@@ -54,7 +54,8 @@ def _gpu(gpu: GpuSample, order: int, pool_of: PoolOf) -> dict[str, Any]:
         "stale_s": round(gpu.age_s) if is_stale and gpu.age_s is not None else None,
         **{field: getattr(gpu, name) for field, name in FIELDS.items()},
         "throttle": None if gpu.throttle is None else list(gpu.throttle),
-        "users": None if gpu.users is None else [_use(use, pool_of(use)) for use in gpu.users],
+        # Empty also where nobody can tell: `reasons` has an entry then.
+        "users": [_use(use, pool_of(use)) for use in gpu.users or ()],
         "reasons": _reasons(gpu.reasons),
     }
 
