@@ -128,3 +128,31 @@ def test_one_network_is_the_same_on_one_device_and_on_many_and_goes_on_after_a_s
     assert 40 <= int(stopped[1]) < int(resumed[1])
     assert int(right[1]) > 0.93 * int(right[2])
     assert figures_of(execute(NOTEBOOKS / "03_one_network.ipynb")) == 2
+
+
+@pytest.mark.timeout(400)
+def test_what_is_watched_is_readable_in_the_executed_notebook() -> None:
+    node = execute(NOTEBOOKS / "04_watch.ipynb")
+    text = text_of(node)
+
+    rates = re.findall(r"^rank (\d): busy \d+ %, (\d+\.\d+) GFLOP/s$", text, re.MULTILINE)
+    views = [
+        output.data["application/vnd.jupyter-mgpu.view.v1+json"]
+        for cell in node.cells
+        for output in cell.get("outputs", [])
+        if "application/vnd.jupyter-mgpu.view.v1+json" in output.get("data", {})
+    ]
+    assert [rank for rank, _ in rates] == ["0", "1"]
+    assert float(rates[0][1]) > 3 * float(rates[1][1])
+    assert "Pool 'pool': 2 engines, stopped" in text
+    assert [view["kind"] for view in views] == [
+        "pool",
+        "tasks",
+        "compare",
+        "training",
+        "training",
+        "gpus",
+    ]
+    assert re.search(r"^validation accuracy: 0\.\d+ at step 92;", text, re.MULTILINE)
+    assert "epoch 7: " in text
+    assert "widgets" not in node.metadata

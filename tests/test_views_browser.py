@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpu, gpus
-from lab import CHROMIUM, Lab, LabPage, running_browser, running_lab
+from lab import CHROMIUM, TIMEOUT_MS, Lab, LabPage, running_browser, running_lab
 
 from notebooks import wait_until
 
@@ -372,10 +372,11 @@ def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: 
     saved_outputs(path, 2, has="stopped")
     saved_outputs(path, 1, has="its last line")
     node = json.loads(path.read_text())
-    node["metadata"]["kernelspec"] = {"name": "gone", "display_name": "gone", "language": "python"}
+    node["metadata"] = {"kernelspec": {"name": "gone", "display_name": "gone", "language": "gone"}}
     (lab.folder / "again.ipynb").write_text(json.dumps(node))
 
     opened = page.page.context.new_page()
+    opened.set_default_timeout(TIMEOUT_MS)
     opened.goto(lab.url("again.ipynb"))
     opened.get_by_role("button", name="No Kernel", exact=True).click()
 

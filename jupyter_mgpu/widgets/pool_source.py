@@ -9,7 +9,7 @@ from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.widgets.engine_readings import readings_of
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State
-from jupyter_mgpu.widgets.states.pool import pool_state
+from jupyter_mgpu.widgets.states.pool import EngineReadings, pool_state
 from jupyter_mgpu.widgets.telemetry import telemetry
 
 
@@ -22,6 +22,7 @@ class PoolSource:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = weakref.ref(pool)
+        self._readings: dict[int, EngineReadings] = {}
         self._last = self._state_of(pool)
 
     def state(self, limit: int) -> State:  # noqa: ARG002 - it has no curves
@@ -36,14 +37,15 @@ class PoolSource:
         pool = self._pool()
         return pool is None or not pool.is_open
 
-    @staticmethod
-    def _state_of(pool: Pool) -> State:
+    def _state_of(self, pool: Pool) -> State:
         records = list(pool.owner.engines.items())
         status = pool.status()
         uuids = _uuids(pool)
+        if pool.is_open:  # else the last ones stay
+            self._readings = readings_of(status.engines, uuids, telemetry.watch())
         return pool_state(
             status,
-            readings_of(status.engines, uuids, telemetry.watch()),
+            self._readings,
             uuids=uuids,
             task_ids={rank: record.task.id for rank, record in records if record.task is not None},
             ended=pool.end_reason,
