@@ -146,4 +146,4 @@ def test_percent_gpus_shows_the_table_and_refuses_arguments(gpu_machine):
     )
 
     assert "NVIDIA H200" in told
-    assert "UsageError %gpus takes no arguments" in told
+    assert "UsageError %gpus takes --live or nothing, but got '3'" in told
