@@ -184,28 +184,27 @@ HIDE = """() => {
 
 def test_a_collapsed_section_stays_collapsed_after_a_reload(panel: Panel) -> None:
     page = panel.tab.page
-    title = panel.node.get_by_role("tab", name=re.compile("GPUs"))
+    title = panel.node.locator(".lm-AccordionPanel-title", has_text="GPUs")
     section = panel.node.locator(".mgpu-section").first
     playwright.expect(section).to_be_visible()
 
     title.click()
     playwright.expect(section).to_be_hidden()
-    kept = "() => window.jupyterapp.serviceManager.workspaces.fetch(WORKSPACE)"
-    name = page.evaluate("() => window.jupyterapp.name && location.pathname.split('/')[4]")
-    wait_until(
-        lambda: (
-            "jupyter-mgpu-panel"
-            in json.dumps(page.evaluate(kept.replace("WORKSPACE", f"'{name}'")))
-        ),
-        30,
-        "the workspace",
-    )
+    name = page.evaluate("() => location.pathname.split('/').at(-3)")
+    kept = f"() => window.jupyterapp.serviceManager.workspaces.fetch('{name}')"
+    wait_until(lambda: "false" in states(page.evaluate(kept)), 30, "the workspace")
     page.reload()
     panel.tab.wait_for_notebook()
     panel.command("mgpu:open")
 
     panel.shows("ready 2/2")
     playwright.expect(section).to_be_hidden()
+
+
+def states(workspace: dict[str, Any]) -> str:
+    """What a workspace says of which sections of the panel are open."""
+    layout = workspace["data"].get("layout-restorer:data", {})
+    return json.dumps(layout.get("left", {}).get("widgetStates", {}).get("jupyter-mgpu-panel"))
 
 
 def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(

@@ -88,8 +88,8 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
       const look = lookOf(gpu, staleS, trans);
       state.update(look.look, look.words);
       setShown(state.node, look.isShown);
-      setText(heat, gpu.temperature === null ? '' : trans.__('%1 °C', Math.round(gpu.temperature)));
-      setText(power, gpu.power === null ? '' : trans.__('%1 W', Math.round(gpu.power)));
+      setText(heat, gpu.temperature === null || gpu.state !== 'ok' ? '' : trans.__('%1 °C', Math.round(gpu.temperature)));
+      setText(power, gpu.power === null || gpu.state !== 'ok' ? '' : trans.__('%1 W', Math.round(gpu.power)));
       setAttribute(spark.node, 'class', `mgpu-spark ${seriesClass(gpu.index ?? 0)}`);
       const busyLabel = trans.__('%1 busy', gpu.label);
       spark.update(values, {
@@ -101,14 +101,24 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
       busy.update({ name: '', label: busyLabel, ...percentOf(gpu, trans) });
       const memoryLabel = trans.__('memory of %1', gpu.label);
       memory.update({ name: '', label: memoryLabel, ...memoryOf(gpu, unit, isCompact, trans) });
-      setText(users, isCompact ? shortUsersOf(gpu, trans) : usersOf(gpu, trans));
+      setText(users, whoWords(gpu, isCompact, trans));
       setShown(proof.node, isProven !== null && !isCompact);
       proof.update(isProven ? 'proven' : 'unproven', isProven ? trans.__('proven') : trans.__('not proven'));
       const isIdle = gpu.state === 'ok' && gpu.utilization === 0 && !gpu.users.length;
-      [readings, held, who].forEach(line => setShown(line, isCompact || !isIdle));
+      // What was last read of a GPU that is gone is not so any more.
+      const isGone = gpu.state === 'lost' || gpu.state === 'unusable';
+      setShown(who, isCompact || !isIdle);
+      [readings, held].forEach(line => setShown(line, !isGone && (isCompact || !isIdle)));
       node.classList.toggle('mgpu-row-off', gpu.state !== 'ok');
     }
   };
+}
+
+function whoWords(gpu: IGpu, isCompact: boolean, trans: TranslationBundle): string {
+  if (isCompact) {
+    return gpu.state === 'ok' ? shortUsersOf(gpu, trans) : gpuWords(gpu.state, trans);
+  }
+  return gpu.state === 'ok' || gpu.users.length ? usersOf(gpu, trans) : (gpu.state_words ?? '');
 }
 
 function usersOf(gpu: IGpu, trans: TranslationBundle): string {
@@ -151,8 +161,7 @@ function lookOf(
   trans: TranslationBundle
 ): { look: string; words: string; isShown: boolean } {
   if (gpu.state !== 'ok') {
-    const words = gpu.state_words ?? gpu.state;
-    return { look: gpu.state === 'lost' ? 'lost' : 'unknown', words, isShown: true };
+    return { look: gpu.state === 'lost' ? 'lost' : 'unknown', words: gpuWords(gpu.state, trans), isShown: true };
   }
   if (staleS !== null) {
     return { look: 'stale', words: trans.__('stale %1 s', Math.round(staleS)), isShown: true };
@@ -167,6 +176,15 @@ function lookOf(
     words: isIdle ? trans.__('idle') : trans.__('busy'),
     isShown: isIdle && !gpu.users.length
   };
+}
+
+function gpuWords(state: string, trans: TranslationBundle): string {
+  const words: Readonly<Record<string, string>> = {
+    lost: trans.__('lost'),
+    divided: trans.__('divided'),
+    unusable: trans.__('not usable')
+  };
+  return words[state] ?? state;
 }
 
 function percentOf(gpu: IGpu, trans: TranslationBundle): { percent: number | null; text: string; spoken: string } {
@@ -223,5 +241,5 @@ function titleOf(gpu: IGpu, trans: TranslationBundle): string {
   const reasons = Object.entries(gpu.reasons).map(([field, words]) => `${field}: ${words}`);
   const meaning = trans.__('Busy is the share of time in which anything ran on the GPU.');
   const name = `${gpu.label}, ${gpu.name ?? trans.__('unknown device')}`;
-  return [name, gpu.users.map(user => user.words).join(', '), meaning, ...reasons].filter(Boolean).join('\n');
+  return [name, gpu.state_words ?? '', gpu.users.map(user => user.words).join(', '), meaning, ...reasons].filter(Boolean).join('\n');
 }

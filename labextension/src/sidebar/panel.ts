@@ -1,8 +1,7 @@
-import type { IStateDB } from '@jupyterlab/statedb';
 import type { ITranslator } from '@jupyterlab/translation';
 import { CommandToolbarButton, SidePanel } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
-import { AccordionPanel, Widget } from '@lumino/widgets';
+import { Widget } from '@lumino/widgets';
 
 import { makeGpuList } from './gpuList.js';
 import { gpuIcon } from './icon.js';
@@ -44,7 +43,6 @@ export class GpuPanel extends SidePanel {
     this._add('tasks', trans.__('Background tasks'), makeTaskList(tools));
     this._place();
     _options.model.changed.connect(this._draw, this);
-    void this._restore();
     this._draw();
   }
 
@@ -129,26 +127,6 @@ export class GpuPanel extends SidePanel {
     this.toggleClass('jp-mod-old', model.isPaused || !['live', 'polling'].includes(model.link.kind));
   }
 
-  /** Collapse what was collapsed when the page was left, and remember it from now on. */
-  private async _restore(): Promise<void> {
-    const { state } = this._options;
-    const accordion = this.content;
-    if (state === null || !(accordion instanceof AccordionPanel)) {
-      return;
-    }
-    const kept = (await state.fetch(GpuPanel.ID)) as { collapsed?: string[] } | undefined;
-    for (const [id, { widget }] of this._parts) {
-      const place = accordion.widgets.indexOf(widget);
-      if (kept?.collapsed?.includes(id) && place >= 0) {
-        accordion.collapse(place);
-      }
-    }
-    accordion.expansionToggled.connect(() => {
-      const hidden = [...this._parts].filter(([, { widget }]) => widget.isHidden);
-      void state.save(GpuPanel.ID, { collapsed: hidden.map(([id]) => id) });
-    });
-  }
-
   private _settings: ISidebarSettings;
   private readonly _status: IPart;
   private readonly _parts = new Map<Section, { part: IPart; widget: Widget; label: string }>();
@@ -160,8 +138,6 @@ export namespace GpuPanel {
     readonly settings: ISidebarSettings;
     readonly tools: ITools;
     readonly translator: ITranslator;
-    /** Where it is kept which sections are collapsed. */
-    readonly state: IStateDB | null;
   }
 }
 

@@ -3,7 +3,6 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
-import { IStateDB } from '@jupyterlab/statedb';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
@@ -29,7 +28,6 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     ITranslator,
     ISettingRegistry,
     ILayoutRestorer,
-    IStateDB,
     ICommandPalette,
     INotebookTracker,
     IStatusBar,
@@ -40,7 +38,6 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null,
     registry: ISettingRegistry | null,
     restorer: ILayoutRestorer | null,
-    state: IStateDB | null,
     palette: ICommandPalette | null,
     notebooks: INotebookTracker | null,
     statusBar: IStatusBar | null,
@@ -56,7 +53,7 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     const openHistory = (): void => history.open();
     addCommands({ app, model, trans, notebooks, palette, open, openHistory });
     const tools = { trans, commands };
-    const panel = new GpuPanel({ model, settings, tools, translator: language, state });
+    const panel = new GpuPanel({ model, settings, tools, translator: language });
     panel.node.append(new News(model, trans, () => settings).node);
     shell.add(panel, 'left', { rank: 700, type: trans.__('GPU pools') });
     restorer?.add(panel, GpuPanel.ID);

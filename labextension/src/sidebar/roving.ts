@@ -37,10 +37,13 @@ export function walkable(list: HTMLElement, walk: IWalk): () => void {
     if (key === undefined) {
       return;
     }
-    current = key;
     walk.show(key);
-    refresh();
-    rowOf(key)?.focus();
+    const row = rowOf(key);
+    if (row) {
+      current = key;
+      refresh();
+      row.focus();
+    }
   }
 
   list.addEventListener('focusin', event => {

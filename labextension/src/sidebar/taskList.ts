@@ -42,6 +42,7 @@ export function makeTaskList(tools: ITools): { node: HTMLElement; update(shown: 
       shown = tasks.map((task, place) => ({
         task,
         place,
+        count: tasks.length,
         atS: at,
         poolName: pools.length > 1 ? (names.get(task.pool) ?? '') : '',
         curve: model.histories.metricOf(task.key),
@@ -61,8 +62,9 @@ export function makeTaskList(tools: ITools): { node: HTMLElement; update(shown: 
 
 interface ITaskRow {
   readonly task: ITask;
-  /** In the whole list, from 0. */
+  /** In the whole list, from 0, and how many that has. */
   readonly place: number;
+  readonly count: number;
   readonly atS: number;
   /** Empty where there is only one pool. */
   readonly poolName: string;
@@ -100,6 +102,7 @@ function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow):
       const { task, canAct } = now;
       node.dataset.key = task.key;
       setAttribute(node, 'aria-posinset', now.place + 1);
+      setAttribute(node, 'aria-setsize', now.count);
       state.update(task.state, stateWords(task.state, trans));
       setText(name, task.name);
       setAttribute(name, 'title', task.name);

@@ -51,16 +51,20 @@ export class VirtualRows<T> {
   }
 
   private readonly _draw = (): void => {
-    const scroller = this._follow();
-    this._measure();
-    const { first, last } = this._window(scroller);
-    const count = this._items.length;
-    this._list.style.paddingTop = `${first * this._height}px`;
-    this._list.style.paddingBottom = `${(count - last) * this._height}px`;
-    this._list.setAttribute('aria-setsize', String(count));
-    this._rows.update(this._items.slice(first, last));
+    const before = this._height;
+    this._place();
+    if (this._measure() !== before) {
+      this._place();
+    }
     this._onDraw();
   };
+
+  private _place(): void {
+    const { first, last } = this._window(this._follow());
+    this._list.style.paddingTop = `${first * this._height}px`;
+    this._list.style.paddingBottom = `${(this._items.length - last) * this._height}px`;
+    this._rows.update(this._items.slice(first, last));
+  }
 
   private _window(scroller: HTMLElement | null): { first: number; last: number } {
     const count = this._items.length;
@@ -79,11 +83,11 @@ export class VirtualRows<T> {
     return offset + scroller.scrollTop;
   }
 
-  private _measure(): void {
+  /** The height of a row; none is known before one is drawn and can be seen. */
+  private _measure(): number {
     const row = this._list.firstElementChild as HTMLElement | null;
-    if (row && row.offsetHeight > 0) {
-      this._height = row.offsetHeight;
-    }
+    this._height = row?.offsetHeight || this._height;
+    return this._height;
   }
 
   private _follow(): HTMLElement | null {
