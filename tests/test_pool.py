@@ -493,7 +493,7 @@ def test_the_idle_time_of_an_open_pool_can_be_changed() -> None:
 
 def test_the_magics_commands_say_what_they_did_and_take_no_other_words(nb: Notebook) -> None:
     assert "given 'small', but takes no more words" in nb.run("%parpool stop small").text
-    assert "2 engines" in nb.check("%parpool status").result
+    assert "2 engines" in nb.check("%parpool status").text
     assert "New engines start on rank 1 of the pool" in nb.check("%parpool restart 1").text
 
 
