@@ -289,8 +289,15 @@ def test_parts_of_a_batch_are_exchanged_once(trio: Pool) -> None:
     assert list(mgpu.spmd(count_reductions, 3, pool=trio)) == once
 
 
-def test_the_share_of_time_in_exchange_is_measured(trio: Pool) -> None:
-    assert 0 < fit_fsdp(mlp(), samples(), trio)[1].exchange_share < 1
+def test_what_is_gathered_and_how_long_it_takes_is_told(trio: Pool) -> None:
+    _, history = fit_fsdp(mlp(), samples(), trio, max_epochs=1)
+
+    assert 0 < history.exchange_share < 1
+    (note,) = history.notes
+    assert "259 parameters are divided over 3 ranks and gathered in 2 pieces" in note
+    assert note.endswith("the largest has 208.")
+    alone = fit_fsdp(mlp(), samples(), trio, max_epochs=1, worker_load=1)
+    assert alone[1].notes == ["strategy='fsdp': one rank trains, so it has all of it."]
 
 
 # --- checkpoints -------------------------------------------------------------------------

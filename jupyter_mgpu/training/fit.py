@@ -24,7 +24,8 @@ def train(
 ) -> Any:
     """Train a network; with another word in the options, on all GPUs.
 
-    Provisional: its options may still change; a network must fit on each rank's device.
+    Provisional: its options may still change. For a network that does not fit on one device there
+    are the strategies "fsdp" and "pipeline".
 
     The network that is given is not changed: a trained copy is returned. For any number of ranks
     the batches, the losses and the result are those of one device, up to rounding.

@@ -15,7 +15,10 @@ STRATEGIES: Mapping[str, type[Strategy]] = {"ddp": DataParallel, "fsdp": FullySh
 def make_strategy(net: Any, options: TrainingOptions, ranks: Ranks, data: Any = None) -> Strategy:
     """Make a rank's part of a network; one rank alone has all of it, whatever was asked for."""
     if ranks.is_alone:
-        return Strategy(net, options, ranks)
+        alone = Strategy(net, options, ranks)
+        if options.strategy != "ddp":
+            alone.note = f"strategy={options.strategy!r}: one rank trains, so it has all of it."
+        return alone
     if options.strategy == "pipeline":  # all that it is made of needs torch
         from jupyter_mgpu.on_engine.training.strategies.pipeline import Pipeline
 
