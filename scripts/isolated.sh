@@ -26,6 +26,10 @@ export XDG_RUNTIME_DIR="$private/run"
 export PYTHONNOUSERSITE=1
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP JUPYTER_PATH JUPYTER_CONFIG_PATH MPLBACKEND
 
+# A shell lets what it runs in the background ignore Ctrl-C, and so all that this starts.
+if env --default-signal=INT true 2>/dev/null; then
+    set -- env --default-signal=INT "$@"
+fi
 "$@" &
 child=$!
 status=0
