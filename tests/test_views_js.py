@@ -68,7 +68,7 @@ def test_a_pool_shows_its_engines_with_device_proof_state_task_and_meters(views:
     busy = pool.get_by_role("meter", name="GPU busy of rank 1")
     expect(busy).to_have_attribute("aria-valuenow", "0")
     expect(pool.get_by_role("meter", name="memory of rank 0")).to_have_attribute(
-        "aria-valuetext", "40.0 of 139.8 gibibytes, the driver reserves 0.6"
+        "aria-valuetext", "40.0 of 139.8 gibibytes, the driver reserves 0.60"
     )
     expect(
         pool.get_by_role("img", name=re.compile("GPU busy of rank 2, last 2 minutes: now"))
@@ -128,6 +128,29 @@ def test_a_training_shows_its_curves_and_facts_in_words_too(views: Views) -> Non
     assert loss.locator(".mgpu-line-faint").first.get_attribute("d")  # raw below smoothed
     assert loss.locator(".mgpu-validation .mgpu-line-dots").get_attribute("d")
     expect(training.get_by_role("figure")).to_have_count(2)  # validation joins its training curve
+
+
+def test_rules_of_jupyterlab_for_lists_in_outputs_do_not_change_a_view(views: Views) -> None:
+    alone = views.mount("training", view_states.training(), key="alone")
+    views.tab.add_style_tag(
+        content=""".jp-OutputArea-output dl, .jp-OutputArea-output dd { display: block; }
+        .jp-OutputArea-output dt { font-weight: bold; float: left; width: 20%; }
+        .jp-OutputArea-output dd { float: left; width: 80%; }"""
+    )
+    there = views.mount("training", view_states.training(), key="there")
+    there.evaluate("node => node.classList.add('jp-OutputArea-output')")
+
+    assert there.bounding_box()["height"] == alone.bounding_box()["height"]
+
+
+def test_a_training_that_knows_little_shows_no_empty_facts(views: Views) -> None:
+    unknown = dict.fromkeys(("epoch", "epochs", "steps", "eta_s", "rate", "samples_per_s"))
+    training = views.mount("training", view_states.training(best=None, **unknown))
+
+    terms = training.get_by_role("term").all_text_contents()
+    assert terms == ["Step", "Elapsed", "Began", "Hardware"]
+    expect(training.locator(".mgpu-fact").first).to_contain_text("1\u2009000")
+    expect(training.get_by_role("progressbar")).to_have_count(0)
 
 
 def test_compared_trainings_are_named_at_their_ends_and_the_best_is_marked(views: Views) -> None:
@@ -263,7 +286,7 @@ def test_numbers_keep_their_place_whatever_they_are(views: Views) -> None:
 
     for engine in state["engines"]:
         engine["utilization"] = view_states.reading(100)
-        engine["memory"] = view_states.memory(139.8, 139.8, 0.6)
+        engine["memory"] = view_states.memory(139.7, 139.8, 0.6)
     views.change("pool", state)
     assert [bar.bounding_box() for bar in pool.get_by_role("meter").all()] == boxes
 
@@ -445,7 +468,7 @@ def test_cpu_engines_show_cpu_and_the_memory_of_their_process(views: Views) -> N
     expect(lane).to_contain_text("CPU 0")
     expect(lane.get_by_role("meter", name="CPU busy of rank 0")).to_be_visible()
     expect(lane.get_by_role("meter", name="memory of the process of rank 0")).to_have_attribute(
-        "aria-valuetext", "0.4 of 31.2 gibibytes"
+        "aria-valuetext", "0.40 of 31.2 gibibytes"
     )
     expect(lane.get_by_text("proven", exact=True)).to_be_hidden()
 

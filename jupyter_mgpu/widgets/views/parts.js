@@ -99,9 +99,10 @@ export function translator(model, table) {
   };
 }
 
-/** Bytes as GiB with one decimal, without the unit. @param {number} bytes */
+/** Bytes as GiB without the unit: 0.25, 61.2. @param {number} bytes */
 export function gib(bytes) {
-  return (bytes / GIB).toFixed(1);
+  const size = bytes / GIB;
+  return size.toFixed(size > 0 && size < 9.995 ? 2 : 1);
 }
 
 /** A metric with four significant digits. @param {number|null|undefined} value */

@@ -1,7 +1,7 @@
 // @ts-check
 /** The view of one pool: its engines, what they do, and the buttons to stop them. */
 
-import { clock, grouped, keyed, make, makeList, setShown, setText } from "./parts.js";
+import { clock, grouped, keyed, make, makeList, setAttribute, setShown, setText } from "./parts.js";
 import { makeMeter, makeSparkline, makeState, memoryMeter, percentMeter, sparkSentence } from "./marks.js";
 import { makeAskingButton, makeButton, makeLane, offers, show } from "./frame.js";
 
@@ -65,8 +65,9 @@ function buildPool({ root, t, send }) {
       state.update(now.state, t(now.state, { alive, n: now.engines.length }));
       setText(facts, [
         t("running", { n: now.running }), t("queued", { n: grouped(now.queued) }),
-        now.notebook, now.started && t("since", { time: clock(now.started) }),
+        now.notebook && now.notebook.split("/").pop(), now.started && t("since", { time: clock(now.started) }),
       ].filter(Boolean).join(" · "));
+      setAttribute(facts, "title", now.notebook);
       const isLive = !now.final && now.state !== "stopped";
       setShown(interrupt, offers(now, "interrupt", isLive));
       restart.update(offers(now, "restart", isLive));

@@ -14,7 +14,7 @@ const TRAINING_WORDS = {
   stopping: "stopping",
   epoch: "Epoch", stepFact: "Step", elapsed: "Elapsed", left: "Left", rate: "Learning rate",
   speed: "Samples/s", hardware: "Hardware", best: "Best", began: "Began", training: "training", validation: "validation",
-  of: "{n} / {total}", bestAt: "{name} {value} at step {step}", unknown: "n/a",
+  of: "{n} / {total}", bestAt: "{name} {value} at step {step}",
   progress: "Progress of {name}", done: "{n} %",
   stopAfterEpoch: "Stop after epoch", stopNow: "Stop now",
   stopAfterEpochHint: "Ends after this epoch and keeps the network.", stopNowHint: "Ends after this step and keeps the network.",
@@ -102,22 +102,28 @@ function buildTraining({ root, t, send }) {
   };
 }
 
-/** The pairs of the table; each keeps its place. @param {import("./parts.js").Translate} t @param {any} training */
+/**
+ * The pairs of the table, each in its place; what the kernel does not know is left out.
+ * @param {import("./parts.js").Translate} t @param {any} training
+ */
 function factsOf(t, training) {
-  const { epoch, epochs, step, steps, best } = training;
-  const of = (/** @type {number|null} */ n, /** @type {number|null} */ total) =>
-    n === null ? t("unknown") : total === null ? grouped(n) : t("of", { n: grouped(n), total: grouped(total) });
-  const number = (/** @type {number|null} */ value) => (value === null ? t("unknown") : metric(value));
-  const pairs = [
-    [t("epoch"), of(epoch, epochs)], [t("stepFact"), of(step, steps)],
-    [t("elapsed"), duration(training.elapsed_s)], [t("left"), duration(training.eta_s)],
-    [t("speed"), training.samples_per_s === null ? t("unknown") : grouped(training.samples_per_s)],
-    [t("rate"), number(training.rate)],
+  const { epoch, epochs, step, steps, eta_s: left, samples_per_s: speed, rate, best, started, environment } = training;
+  const of = (/** @type {number} */ n, /** @type {number|null} */ total) =>
+    total === null ? grouped(n) : t("of", { n: grouped(n), total: grouped(total) });
+  const isKnown = (/** @type {any} */ value) => value !== null && value !== undefined;
+  /** @type {[string, any, () => string, string?][]} */
+  const facts = [
+    ["epoch", epoch, () => of(epoch, epochs)],
+    ["stepFact", step, () => of(step, steps)],
+    ["elapsed", training.elapsed_s, () => duration(training.elapsed_s)],
+    ["left", left, () => duration(left)],
+    ["speed", speed, () => grouped(speed)],
+    ["rate", rate, () => metric(rate)],
+    ["best", best, () => t("bestAt", { name: best.name, value: metric(best.value), step: grouped(best.step) }), "mgpu-fact-wide"],
+    ["began", started, () => clock(started)],
+    ["hardware", environment, () => environment],
   ];
-  if (best) pairs.push([t("best"), t("bestAt", { name: best.name, value: metric(best.value), step: grouped(best.step) }), "mgpu-fact-wide"]);
-  if (training.started) pairs.push([t("began"), clock(training.started)]);
-  pairs.push([t("hardware"), training.environment ?? t("unknown")]);
-  return pairs;
+  return facts.filter(([, value]) => isKnown(value)).map(([key, , write, width]) => [t(key), write(), width ?? ""]);
 }
 
 function makeFact() {
