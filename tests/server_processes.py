@@ -81,7 +81,11 @@ def running_server(
     command += ["--ServerApp.jpserver_extensions={'jupyter_mgpu': True}"]
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
-            command, env=environment or dict(os.environ), stdout=log, stderr=subprocess.STDOUT
+            command,
+            # Without the other extensions that are installed here.
+            env={**(environment or os.environ), "JUPYTER_NO_CONFIG": "1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         server = RunningServer(process, f"http://127.0.0.1:{port}{base_url}")
         try:

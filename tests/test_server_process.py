@@ -97,7 +97,7 @@ def test_a_driver_that_hangs_hangs_nothing_else(gpu_machine, tmp_path):
         kinds = [json.loads(followed.recv())["type"] for _ in range(4)]
         assert kinds == ["hello", "snapshot", "delta", "delta"]
         assert all(row["stale_s"] >= 2 for row in server.sections()["gpus"].values())
-        assert server.sections()["telemetry"]["gpus"]["trouble"]
+        wait_until(lambda: server.sections()["telemetry"]["gpus"]["trouble"], 30, "words")
 
         assert server.end() == 0  # the thread in the driver is not waited for
 
