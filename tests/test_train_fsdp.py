@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import weakref
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,19 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from training import CASES, LEAST, WORLDS, difference, fit, mlp, samples, trained_both_ways
+from training import (
+    CASES,
+    ENDLESS,
+    LEAST,
+    WORLDS,
+    begin,
+    die_once,
+    difference,
+    fit,
+    mlp,
+    samples,
+    trained_both_ways,
+)
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import TrainingOptions
@@ -24,7 +35,6 @@ from jupyter_mgpu.on_engine.training.strategies.sharding.traffic import Reducing
 from jupyter_mgpu.on_engine.training.strategies.sharding.units import units_of
 from jupyter_mgpu.on_engine.training.watching import Watcher
 from jupyter_mgpu.pool import Pool
-from notebooks import wait_until
 
 fit_fsdp = partial(fit, strategy="fsdp")
 
@@ -362,20 +372,9 @@ def test_any_strategy_and_number_of_ranks_goes_on_with_a_checkpoint(
 # --- a rank that dies, groups that end ---------------------------------------------------
 
 
-def die_once(mark: str, net: Any, batch: Any) -> Any:
-    """Run a network; rank 1 is killed at its 15th batch, unless that has happened."""
-    if os.environ["RANK"] == "1" and net.training:
-        path = Path(mark)
-        count = int(path.read_text()) if path.exists() else 0
-        path.write_text(str(count + 1))
-        if count == 15:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return net(batch[0]), batch[1]
-
-
 def test_a_training_goes_on_after_a_death(trio: Pool, tmp_path: Path, capsys: Any) -> None:
     whole = fit_fsdp(dropping(), samples(), trio, max_epochs=3)
-    forward = partial(die_once, str(tmp_path / "count"))
+    forward = partial(die_once, str(tmp_path / "count"), 15)
 
     again = fit_fsdp(
         dropping(),
@@ -397,45 +396,32 @@ def test_a_death_is_told_and_the_pool_trains_again(trio: Pool, tmp_path: Path) -
             mlp(),
             samples(),
             trio,
-            max_epochs=10**6,
-            forward=partial(die_once, str(tmp_path / "count")),
+            max_epochs=ENDLESS,
+            forward=partial(die_once, str(tmp_path / "count"), 15),
         )
 
     assert difference(fit_fsdp(mlp(), samples(), trio), fit(mlp(), samples())) < LEAST
 
 
-def begin(pool: Pool, **options: Any) -> Any:
-    """Start a training without an end; return its future when it has made steps."""
-    asked = TrainingOptions(
-        execution_environment="parallel",
-        strategy="fsdp",
-        max_epochs=10**6,
-        mini_batch_size=20,
-        verbose=False,
-        **options,
-    )
-    future = mgpu.train(mlp(), samples(), nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
-    wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
-    return future
-
-
 def test_a_cancelled_training_leaves_a_pool_that_trains(trio: Pool) -> None:
     pids = [engine.pid for engine in trio.engines]
 
-    assert begin(trio).cancel()
+    assert begin(trio, strategy="fsdp").cancel()
 
     assert difference(fit_fsdp(mlp(), samples(), trio), fit(mlp(), samples())) < LEAST
     assert [engine.pid for engine in trio.engines] == pids
 
 
 def test_a_wish_ends_all_ranks_at_one_step(trio: Pool) -> None:
-    future = begin(trio)
+    future = begin(trio, strategy="fsdp")
 
     future.request_stop()
 
     net, history = future.result(30)
     assert history.stopped == "stopped when asked to"
-    wanted = fit(mlp(), samples(), max_epochs=10**6, learning_rate=0.001, callbacks=[last(history)])
+    wanted = fit(
+        mlp(), samples(), max_epochs=ENDLESS, learning_rate=0.001, callbacks=[last(history)]
+    )
     assert len(history.steps) == len(wanted[1].steps)
     assert difference((net, history), wanted) < LEAST
 

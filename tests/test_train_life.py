@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from training import difference, fit, mlp, samples
+from training import ENDLESS, begin, die_once, difference, fit, mlp, samples
 
 from jupyter_mgpu import TrainingOptions, train
 from jupyter_mgpu.errors import EngineDiedError
@@ -22,22 +22,11 @@ from jupyter_mgpu.pool import Pool
 from notebooks import Notebook, notebook, wait_until
 
 LEAST = 1e-10
-ENDLESS = 10**6
 
 
 def dropping() -> nn.Module:
     first, act, last = mlp()
     return nn.Sequential(first, act, nn.Dropout(0.3), last).double()
-
-
-def begin(pool: Pool, **options: Any) -> Any:
-    """Start a training without an end; return its future when it has made steps."""
-    data = options.pop("data", samples())
-    settings = {"mini_batch_size": 20, "max_epochs": ENDLESS, "verbose": False, **options}
-    asked = TrainingOptions(execution_environment="parallel", **settings)
-    future = train(mlp(), data, nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
-    wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
-    return future
 
 
 # --- checkpoints -------------------------------------------------------------------------
@@ -114,18 +103,6 @@ def test_what_is_no_checkpoint_is_refused(trio: Pool, tmp_path: Path) -> None:
 
 
 # --- a rank that dies --------------------------------------------------------------------
-
-
-def die_once(mark: str, number: int, net: Any, batch: Any) -> Any:
-    """Run a network; rank 1 is killed at a batch by number, unless that has happened."""
-    if os.environ["RANK"] == "1" and net.training:
-        path = Path(mark)
-        count = int(path.read_text()) if path.exists() else 0
-        path.write_text(str(count + 1))
-        if count == number:
-            Path(mark + ".died").write_text(str(time.monotonic()))
-            os.kill(os.getpid(), signal.SIGKILL)
-    return net(batch[0]), batch[1]
 
 
 @pytest.mark.parametrize(("batch", "has_older"), [(15, False), (5, True), (15, True)])

@@ -1,5 +1,9 @@
 """What the tests of `train` share: small networks in float64, data, a comparison, a proof."""
 
+import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,6 +11,7 @@ from torch import nn
 
 from jupyter_mgpu import TrainingOptions, train
 from jupyter_mgpu.pool import Pool
+from notebooks import wait_until
 
 NUM_FEATURES, NUM_CLASSES = 12, 3
 
@@ -135,3 +140,30 @@ def trained_both_ways(
         _references[case] = fit(make(), samples(), **settings)
     found = fit(make(), samples(), pool, worker_load=WORLDS[world], **settings, **more)
     return found, _references[case]
+
+
+# --- a training's life -------------------------------------------------------------------
+
+ENDLESS = 10**6
+
+
+def begin(pool: Pool, **options: Any) -> Any:
+    """Start a training without an end; return its future when it has made steps."""
+    data = options.pop("data", samples())
+    settings = {"mini_batch_size": 20, "max_epochs": ENDLESS, "verbose": False, **options}
+    asked = TrainingOptions(execution_environment="parallel", **settings)
+    future = train(mlp(), data, nn.CrossEntropyLoss(), asked, pool=pool, wait=False)
+    wait_until(lambda: len(future.metrics) > 20 or future.done(), 60, "the first steps")
+    return future
+
+
+def die_once(mark: str, number: int, net: Any, batch: Any) -> Any:
+    """Run a network; rank 1 is killed at a batch by number, unless that has happened."""
+    if os.environ["RANK"] == "1" and net.training:
+        path = Path(mark)
+        count = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(count + 1))
+        if count == number:
+            Path(mark + ".died").write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return net(batch[0]), batch[1]
