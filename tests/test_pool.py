@@ -238,6 +238,15 @@ def test_restart_gives_new_engines(pool: Pool) -> None:
         pool.restart([5])
 
 
+def test_what_is_submitted_right_after_a_restart_waits_for_the_new_engines(pool: Pool) -> None:
+    before = {engine.pid for engine in pool.engines}
+
+    pool.restart()
+
+    found = [pool.submit_task(os.getpid, rank=rank).result(60) for rank in pool.ranks]
+    assert before.isdisjoint(found)
+
+
 def test_values_live_on_the_engines(pool: Pool) -> None:
     pool["x"] = [1, 2]
     pool.scatter("y", ["left", "right"])

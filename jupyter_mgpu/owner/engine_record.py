@@ -95,7 +95,8 @@ class EngineRecord:
         """Be idle again."""
         self.task = None
         if self.state in (EngineState.BUSY, EngineState.STOPPING):
-            self.state = EngineState.IDLE
+            # Its last reply may come after the signal that ends it: it gets no further task.
+            self.state = EngineState.IDLE if self.doom is None else EngineState.STOPPING
         self.free.set()
 
     def status(self) -> EngineStatus:

@@ -206,6 +206,8 @@ class EngineRoom:
         engine.failed_starts = 0
         if engine.process is not None:
             engine.doom = why
+            if engine.state is EngineState.IDLE:
+                engine.state = EngineState.STOPPING  # it gets no further task
             engine.process.kill()
         elif engine.state is EngineState.DEAD:
             self.spawn_replacement(engine)
