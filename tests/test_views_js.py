@@ -650,6 +650,42 @@ def test_long_curves_are_drawn_with_no_more_points_than_pixels_show(views: Views
     assert highest < float(tallest) + 20  # the one high value is kept
 
 
+def test_smoothing_keeps_a_constant_and_gaps_and_lies_between_the_values(views: Views) -> None:
+    smoothed = views.tab.evaluate(
+        """async () => {
+            const { smooth } = await import("./curves.js");
+            return [smooth([3, 3, null, 3], 0.9), smooth([0, 10, 0, 10], 0.5)];
+        }"""
+    )
+
+    assert smoothed[0] == pytest.approx([3, 3, None, 3])
+    assert smoothed[1] == pytest.approx([0, 20 / 3, 20 / 7, 20 / 3])
+
+
+def test_a_thinned_curve_has_its_gaps_and_the_extremes_of_each_column(views: Views) -> None:
+    paths = views.tab.evaluate(
+        """async () => {
+            const { thinPath } = await import("./curves.js");
+            return [
+                thinPath([0, 0.2, 0.4, 0.6, 0.8], [5, 9, 1, 4, 5]),
+                thinPath([0, 1, 2, 3], [1, null, 3, 4]),
+            ];
+        }"""
+    )
+
+    assert paths == ["M0.2 9L0.4 1", "M0 1M2 3L3 4"]
+
+
+def test_labels_at_the_ends_of_lines_never_cover_one_another(views: Views) -> None:
+    placed = views.tab.evaluate(
+        """async () => (await import("./curves.js")).spread([50, 50, 51, 99, 100, 100], 13, 100)"""
+    )
+
+    assert sorted(placed) == placed  # in the order of the lines
+    assert placed[-1] == 100
+    assert all(b - a >= 13 for a, b in itertools.pairwise(placed))
+
+
 def test_a_host_may_give_other_words(views: Views) -> None:
     strings = {"interrupt": "Unterbrechen", "queued": "{n} warten"}
     pool = views.mount("pool", view_states.pool(2), strings=strings)
