@@ -188,6 +188,12 @@ def test_very_many_tasks_of_many_reports_make_a_small_state() -> None:
     assert len(state["tasks"][0]["curve"]["values"]) <= 100
 
 
+def test_tasks_that_wait_beside_those_listed_are_counted() -> None:
+    state = tasks_state([task(1, "queued", created=1.0)], num_more_queued=9_999)
+
+    assert (state["counts"]["queued"], state["hidden"]) == (10_000, 9_999)
+
+
 def test_the_static_form_of_a_training_is_complete_without_its_drawing() -> None:
     curves = Curves()
     for step in range(1, 5_001):

@@ -378,9 +378,32 @@ def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: 
     opened = page.page.context.new_page()
     opened.set_default_timeout(TIMEOUT_MS)
     opened.goto(lab.url("again.ipynb"))
-    opened.get_by_role("button", name="No Kernel", exact=True).click()
+    opened.locator(".jp-Dialog").get_by_text("No Kernel", exact=True).last.click()
 
     playwright.expect(opened.locator(".jp-Notebook")).to_contain_text("its last line")
     playwright.expect(opened.locator(".jp-Notebook")).to_contain_text("stopped")
     playwright.expect(opened.locator(".jp-Notebook")).not_to_contain_text("model not found")
     assert len(path.read_bytes()) < 60_000
+
+
+def test_after_a_kill_the_saved_notebook_holds_the_last_state(
+    lab: Lab, open_notebook: Any, host: str
+) -> None:
+    if host == "widget":
+        pytest.skip("without our extension JupyterLab shows a dead widget instead of its HTML")
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    page = open_notebook("killed.ipynb", ["task = mgpu.parfeval(count, 'x')\n%tasks --live", kill])
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    wait_until(lambda: value_of(view) > 20, 60, "the view's news")
+    page.run(2)
+    playwright.expect(view).to_contain_text(re.compile("not live", re.IGNORECASE))
+
+    page.command("docmanager:save")
+
+    saved = saved_outputs(lab.folder / "killed.ipynb", 1, has="running")
+    assert saved["application/vnd.jupyter-mgpu.view.v1+json"]["kind"] == "tasks"
+    assert "Tasks: 1 running" in "".join(saved["text/html"])
+    page.reload()
+    playwright.expect(page.output(1).locator(VIEW)).to_contain_text("running")
+    playwright.expect(page.output(1)).not_to_contain_text("model not found")

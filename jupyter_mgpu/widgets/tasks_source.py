@@ -12,7 +12,7 @@ from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import open_pools
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
-from jupyter_mgpu.widgets.states.tasks import DIARY_CHARS, TaskFacts, tasks_state
+from jupyter_mgpu.widgets.states.tasks import DIARY_CHARS, MAX_TASKS, TaskFacts, tasks_state
 from jupyter_mgpu.widgets.training_source import ask, pool_of
 
 CONTROLS = ("cancel", "request_stop")
@@ -27,7 +27,13 @@ class TasksSource:
 
     def state(self, limit: int) -> State:  # noqa: ARG002 - its curves are small
         """Make the tasks' state."""
-        return tasks_state([task for pool in self._pools() for task in _tasks_of(pool)])
+        shown: list[TaskFacts] = []
+        num_more = 0
+        for pool in self._pools():
+            tasks, num_waiting = _tasks_of(pool)
+            shown += tasks
+            num_more += num_waiting
+        return tasks_state(shown, num_more_queued=num_more)
 
     def _pools(self) -> list[Pool]:
         """Return the open pools, and those that were open before and are still known."""
@@ -96,12 +102,15 @@ def task_source(future: TaskFuture) -> TaskSource:
     return shared(("task", id(future), future.created), lambda: TaskSource(future))
 
 
-def _tasks_of(pool: Pool) -> list[TaskFacts]:
+def _tasks_of(pool: Pool) -> tuple[list[TaskFacts], int]:
+    """Read the tasks of a pool that a view can list, and how many more wait."""
     ended = pool.ended_tasks()
     known = {task.id for task in ended}
     live = [future for future in pool.tasks() if future.id not in known]
-    tasks: list[TaskFuture | EndedTask] = [*live, *ended]
-    return [task_facts(pool.name, task) for task in tasks]
+    queued = [future for future in live if future.state is TaskState.QUEUED]
+    waiting = {future.id for future in queued[MAX_TASKS:]}
+    tasks: list[TaskFuture | EndedTask] = [f for f in live if f.id not in waiting]
+    return [task_facts(pool.name, task) for task in [*tasks, *ended]], len(waiting)
 
 
 def id_of(pool_name: str, task: TaskFuture | EndedTask) -> str:

@@ -46,7 +46,11 @@ class TaskFacts:
 
 
 def tasks_state(
-    tasks: Iterable[TaskFacts], *, final: bool = False, diary_chars: int = SHORT_DIARY_CHARS
+    tasks: Iterable[TaskFacts],
+    *,
+    final: bool = False,
+    diary_chars: int = SHORT_DIARY_CHARS,
+    num_more_queued: int = 0,
 ) -> State:
     """Describe tasks: running ones first, then queued ones, then the newest that ended.
 
@@ -54,9 +58,11 @@ def tasks_state(
         tasks: In any order.
         final: Whether this is the last state.
         diary_chars: So much of each diary's end.
+        num_more_queued: How many wait beside them.
     """
     ordered = sorted(tasks, key=_order)
     counts = Counter(task.state for task in ordered)
+    counts["queued"] += num_more_queued
     return {
         **parts.frame("tasks", final=final),
         "counts": {str(state): counts[str(state)] for state in TaskState},
@@ -64,7 +70,7 @@ def tasks_state(
             _task(task, diary_chars if place < NUM_DETAILED else 0)
             for place, task in enumerate(ordered[:MAX_TASKS])
         ],
-        "hidden": max(len(ordered) - MAX_TASKS, 0),
+        "hidden": max(len(ordered) - MAX_TASKS, 0) + num_more_queued,
     }
 
 
