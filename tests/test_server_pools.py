@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from jupyter_servers import *  # noqa: F403 - fixtures
 
 from jupyter_mgpu import control
 from jupyter_mgpu.on_engine import guard
-from jupyter_mgpu.owner import records
+from jupyter_mgpu.owner import endpoint, records
 from notebooks import Notebook, is_alive, notebook, wait_until
 
 
@@ -345,6 +347,37 @@ def test_what_a_dead_kernel_has_left_is_shown_and_cleaned_up(api, fresh):
     assert not pool.folder.exists()
     assert not pool.record_path.exists()
     api.wait_until(lambda shown: pool.id not in shown["pools"])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [None, {"status": {}}, {"status": {"engines": [{}]}, "tasks": 5, "ended": [], "hidden": 0}],
+)
+def test_a_pool_of_another_version_is_told_and_hides_no_other(api, nb, wait, told):
+    """Its owner speaks the same protocol, in other words."""
+    good = pool_of(nb)
+    record = json.loads(good.record_path.read_text())
+    path = Path(tempfile.mkdtemp(prefix="mgpu-")) / "owner.sock"
+    operations = {"stop": lambda: other.unlink()} | ({"look": lambda: told} if told else {})
+    server = wait(endpoint.serve(path, operations))
+    other = records.folder() / "other.json"
+    records.write(other, {**record, "name": "other", "socket": str(path)})
+    try:
+        shown = api.wait_until(
+            lambda shown: shown if shown["pools"]["other"]["state"] == "unknown" else None
+        )
+
+        assert "another version" in shown["pools"]["other"]["state_words"]
+        assert shown["pools"][good.id]["state"] == "ready"
+        looks = wait(asyncio.to_thread(lambda: control.look_at(control.find_pools())))
+        assert {look.pool.id: look.state for look in looks}["other"] == "unknown"
+        assert api("POST", "pools/other/interrupt").code == 409
+        assert api("POST", "pools/other/stop").json["by"] == "owner"
+        api.wait_until(lambda shown: "other" not in shown["pools"])
+    finally:
+        server.close()
+        other.unlink(missing_ok=True)
+        shutil.rmtree(path.parent)
 
 
 def test_records_that_are_none_and_of_others_are_let_alone(api, nb):

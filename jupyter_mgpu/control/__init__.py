@@ -14,10 +14,11 @@ from jupyter_mgpu.control.found import (
     named,
 )
 from jupyter_mgpu.control.logs import read_diary, read_log
-from jupyter_mgpu.control.looking import SILENT_S, Answer, Look, look_at, state_of
+from jupyter_mgpu.control.looking import OTHER_VERSION, SILENT_S, Answer, Look, look_at, state_of
 from jupyter_mgpu.control.plain import plain
 
 __all__ = [
+    "OTHER_VERSION",
     "SILENT_S",
     "Answer",
     "Done",

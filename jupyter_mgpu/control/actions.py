@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from jupyter_mgpu.control import signals
 from jupyter_mgpu.control.found import FoundPool
-from jupyter_mgpu.control.looking import SILENT_S
-from jupyter_mgpu.errors import MgpuError, OwnerSilentError
+from jupyter_mgpu.control.looking import OTHER_VERSION, SILENT_S
+from jupyter_mgpu.errors import MgpuError, OwnerError, OwnerSilentError
 from jupyter_mgpu.owner import endpoint
 
 END_S = 5.0
@@ -138,8 +138,11 @@ def _stop_by_signal(pool: FoundPool, wait_s: float) -> Done:
 
 
 def _running(pool: FoundPool) -> list[str]:
-    tasks: list[dict[str, Any]] = _ask(pool, "look")["tasks"]
-    return [task["id"] for task in tasks if task["state"] == "running"]
+    answer = _ask(pool, "look")
+    try:
+        return [task["id"] for task in answer["tasks"] if task["state"] == "running"]
+    except (KeyError, TypeError):
+        raise OwnerError(f"The pool {pool.name!r} cannot be asked: {OTHER_VERSION[1]}.") from None
 
 
 def _ask(pool: FoundPool, operation: str, **fields: Any) -> Any:

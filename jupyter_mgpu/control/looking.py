@@ -8,11 +8,16 @@ from typing import Any
 
 from jupyter_mgpu.control.found import FoundPool
 from jupyter_mgpu.daemon_thread import call_in_thread
-from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.errors import OwnerError, OwnerSilentError
 from jupyter_mgpu.owner import endpoint
 
 SILENT_S = 1.0
 """An owner that has not answered for so long is taken for silent."""
+OTHER_VERSION = (
+    "unknown",
+    "its kernel has another version of jupyter_mgpu than this process; it can be stopped from here",
+)
+"""The state of a pool whose owner speaks in other words, and what it means."""
 
 Answer = Mapping[str, Any]
 """What an owner says of its pool: status, tasks, ended, hidden."""
@@ -25,7 +30,7 @@ class Look:
     Attributes:
         pool: What its record tells.
         answer: What its owner has said, None where it is silent.
-        state: "starting", "ready", "busy", "degraded", "silent" or "orphaned".
+        state: "starting", "ready", "busy", "degraded", "silent", "orphaned" or "unknown".
         words: The state in words.
     """
 
@@ -46,13 +51,18 @@ def _ask(pool: FoundPool) -> Answer | None:
         return None
     try:
         return endpoint.ask(pool.socket, "look", timeout=SILENT_S)  # type: ignore[no-any-return]
-    except OwnerError:
+    except OwnerSilentError:
         return None
 
 
 def _look(pool: FoundPool, future: "Future[Answer | None]") -> Look:
-    answer = future.result()
-    state, words = state_of(pool, answer, is_silent=answer is None)
+    try:
+        answer = future.result()
+        state, words = state_of(pool, answer, is_silent=answer is None)
+        if answer is not None:
+            _ = answer["tasks"], answer["ended"]
+    except (OwnerError, KeyError, TypeError):
+        return Look(pool, None, *OTHER_VERSION)
     return Look(pool, answer, state, words)
 
 

@@ -47,6 +47,7 @@ class Hub:
         self._has_state = asyncio.Event()
         self._wake = asyncio.Event()
         self._lingers_until_s = 0.0
+        self._fault = ""
         self._is_closed = False
 
     # --- clients -----------------------------------------------------------------------
@@ -149,8 +150,11 @@ class Hub:
             self._document.commit()
             self._has_state.set()
             self._publish()
-        except Exception:  # noqa: BLE001 - the next state may be well again
-            self._log.exception("The state of GPUs and pools could not be made.")
+            self._fault = ""
+        except Exception as error:  # noqa: BLE001 - the next state may be well again
+            if repr(error) != self._fault:  # once, not every second
+                self._fault = repr(error)
+                self._log.exception("The state of GPUs and pools could not be made.")
 
     async def _pause(self, begun_s: float) -> None:
         await asyncio.sleep(SHORTEST_PAUSE_S)

@@ -20,11 +20,13 @@ class PoolLink:
     Attributes:
         pool: What the pool's record told last.
         answer: Its last answer, None before the first.
+        is_understood: False where it answers in other words, as another version may.
     """
 
     def __init__(self, pool: FoundPool) -> None:
         self.pool = pool
         self.answer: Answer | None = None
+        self.is_understood = True
         self._asking: asyncio.Task[None] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._unanswered_since_s: float | None = None
@@ -51,10 +53,12 @@ class PoolLink:
             reader, writer = self._streams
             writer.write(QUESTION)
             await writer.drain()
-            self.answer = json.loads(await reader.readline())["value"]
+            reply = json.loads(await reader.readline())
+            self.answer = reply.get("value")
+            self.is_understood = self.answer is not None
             self._unanswered_since_s = None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            self._drop_connection()  # it ended, or is of another version
+        except (OSError, ValueError, AttributeError, RecursionError):
+            self._drop_connection()  # it has ended
 
     def close(self) -> None:
         """Ask no more."""

@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from jupyter_mgpu.control import FoundPool, find_pools
+from jupyter_mgpu.control import OTHER_VERSION, FoundPool, find_pools
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.server import pool_rows
 from jupyter_mgpu.server.document import Row
-from jupyter_mgpu.server.kernels import Kernels
+from jupyter_mgpu.server.kernels import KernelFacts, Kernels
 from jupyter_mgpu.server.pool_link import PoolLink
 
 ANSWER_S = 0.1
@@ -86,14 +86,14 @@ class PoolsWatch:
         """
         sections: dict[str, dict[str, Row]] = {"pools": {}, "engines": {}, "tasks": {}}
         for link in self._links.values():
-            pool, answer, silent_s = link.pool, link.answer, link.silent_s
-            kernel = await self._kernels.facts(pool.kernel_id)
-            is_live = silent_s is None and not pool.is_orphaned
-            sections["pools"][pool.id] = pool_rows.pool_row(pool, answer, silent_s, kernel)
-            sections["engines"] |= pool_rows.engine_rows(
-                pool, answer, is_live=is_live, gpu_ids=gpu_ids
-            )
-            sections["tasks"] |= pool_rows.task_rows(pool, answer)
+            kernel = await self._kernels.facts(link.pool.kernel_id)
+            try:
+                rows = _rows(link, kernel, gpu_ids)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                link.answer, link.is_understood = None, False
+                rows = _rows(link, kernel, gpu_ids)
+            for name, found in rows.items():
+                sections[name] |= found
         return sections
 
     def close(self) -> None:
@@ -101,3 +101,18 @@ class PoolsWatch:
         for link in self._links.values():
             link.close()
         self._links.clear()
+
+
+def _rows(
+    link: PoolLink, kernel: KernelFacts, gpu_ids: Mapping[str, str]
+) -> dict[str, dict[str, Row]]:
+    pool, answer, silent_s = link.pool, link.answer, link.silent_s
+    row = pool_rows.pool_row(pool, answer, silent_s, kernel)
+    if not link.is_understood and silent_s is None:
+        row["state"], row["state_words"] = OTHER_VERSION
+    is_live = silent_s is None and not pool.is_orphaned
+    return {
+        "pools": {pool.id: row},
+        "engines": pool_rows.engine_rows(pool, answer, is_live=is_live, gpu_ids=gpu_ids),
+        "tasks": pool_rows.task_rows(pool, answer),
+    }
