@@ -14,6 +14,7 @@ from labs import CHROMIUM, Lab, Tab, chromium, running_lab, write_notebook
 from notebooks import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
     pytest.mark.timeout(300),
@@ -201,6 +202,18 @@ def test_a_collapsed_section_stays_collapsed_after_a_reload(panel: Panel) -> Non
     playwright.expect(section).to_be_hidden()
 
 
+THEME = """async theme => {
+    await window.jupyterapp.commands.execute('apputils:change-theme', { theme });
+}"""
+
+
+def barriers(page: Any) -> list[tuple[str, str]]:
+    """What axe finds serious in our part of the page."""
+    found = axe.Axe().run(page, context=".jp-mgpu-panel .mgpu").response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    return [(one["id"], node["failureSummary"]) for one in serious for node in one["nodes"]]
+
+
 def states(workspace: dict[str, Any]) -> str:
     """What a workspace says of which sections of the panel are open."""
     layout = workspace["data"].get("layout-restorer:data", {})
@@ -232,6 +245,9 @@ def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(
         playwright.expect(panel.rows("GPU 0").first).to_contain_text("14.1 / 141.0 GiB")
         playwright.expect(panel.rows("GPU 2").first).to_contain_text("lost")
         playwright.expect(tab.page.locator(".jp-mgpu-chip")).to_contain_text("GPU 1,3")
+        for theme in ("JupyterLab Light", "JupyterLab Dark"):
+            tab.page.evaluate(THEME, theme)
+            assert barriers(tab.page) == []
         assert tab.errors == []
         tab.page.close()
 

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ranges, secondsLeft, shortSizeOf, size, sizeOf } from '../lib/sidebar/units.js';
+import { ranges, secondsLeft, shortSizeOf, sizeOf, wholeSize } from '../lib/sidebar/units.js';
 
-test('a size keeps one decimal and says its unit', () => {
-  assert.equal(size(61.25 * 2 ** 30, 'GiB'), '61.3 GiB');
-  assert.equal(size(61.2e9, 'GB'), '61.2 GB');
+test('a size says its unit, with one decimal where there is room', () => {
+  assert.equal(wholeSize(61.2 * 2 ** 30, 'GiB'), '61 GiB');
+  assert.equal(sizeOf(61.25e9, 100e9, 'GB'), '61.3 / 100.0 GB');
   assert.equal(sizeOf(2 ** 30, 140 * 2 ** 30, 'GiB'), '1.0 / 140.0 GiB');
   assert.equal(shortSizeOf(61.2 * 2 ** 30, 140 * 2 ** 30, 'GiB'), '61/140 GiB');
 });

@@ -6,7 +6,7 @@ import { LENGTH } from './histories.js';
 import type { IGpu } from './rows.js';
 import { walkable } from './roving.js';
 import { COMMANDS, type IShown, type ITools } from './shown.js';
-import { ranges, size, sizeOf, type SizeUnit } from './units.js';
+import { ranges, sizeOf, type SizeUnit, wholeSize } from './units.js';
 
 const MANY = 8;
 
@@ -118,7 +118,7 @@ function whoWords(gpu: IGpu, isCompact: boolean, trans: TranslationBundle): stri
   if (isCompact) {
     return gpu.state === 'ok' ? shortUsersOf(gpu, trans) : gpuWords(gpu.state, trans);
   }
-  return gpu.state === 'ok' || gpu.users.length ? usersOf(gpu, trans) : (gpu.state_words ?? '');
+  return gpu.state === 'ok' ? usersOf(gpu, trans) : (gpu.state_words ?? usersOf(gpu, trans));
 }
 
 function usersOf(gpu: IGpu, trans: TranslationBundle): string {
@@ -209,7 +209,7 @@ function memoryOf(
   const share = (bytes: number): number => (100 * bytes) / total;
   return {
     percent: share(used),
-    text: isShort ? size(used, unit) : spoken,
+    text: isShort ? wholeSize(used, unit) : spoken,
     spoken: reserved ? trans.__('%1, the driver reserves %2', spoken, sizeOf(reserved, total, unit)) : spoken,
     reservedPercent: share(reserved ?? 0)
   };

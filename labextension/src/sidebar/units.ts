@@ -3,9 +3,9 @@ export type SizeUnit = 'GiB' | 'GB';
 
 const BYTES: Readonly<Record<SizeUnit, number>> = { GiB: 2 ** 30, GB: 1e9 };
 
-/** A size with its unit, such as 61.2 GiB. */
-export function size(bytes: number, unit: SizeUnit): string {
-  return `${amount(bytes, unit)} ${unit}`;
+/** A size in few characters, such as 61 GiB. */
+export function wholeSize(bytes: number, unit: SizeUnit): string {
+  return `${whole(bytes, unit)} ${unit}`;
 }
 
 /** A share of a size, such as 61.2 / 139.8 GiB. */
@@ -15,8 +15,7 @@ export function sizeOf(used: number, total: number, unit: SizeUnit): string {
 
 /** A share of a size in few characters, such as 61/140 GiB. */
 export function shortSizeOf(used: number, total: number, unit: SizeUnit): string {
-  const whole = (bytes: number): string => (bytes / BYTES[unit]).toFixed(0);
-  return `${whole(used)}/${whole(total)} ${unit}`;
+  return `${whole(used, unit)}/${wholeSize(total, unit)}`;
 }
 
 /** Numbers with runs joined: 0, 1, 2, 5 is written 0-2,5. */
@@ -42,6 +41,10 @@ export function secondsLeft(progress: number | null, startedS: number | null, no
     return null;
   }
   return ((nowS - startedS) * (1 - Math.min(1, progress))) / progress;
+}
+
+function whole(bytes: number, unit: SizeUnit): string {
+  return (bytes / BYTES[unit]).toFixed(0);
 }
 
 function amount(bytes: number, unit: SizeUnit): string {
