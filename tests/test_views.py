@@ -14,7 +14,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from notebooks import Cell, Notebook, notebook
+import jupyter_mgpu as mgpu
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.widgets.training_source import FutureTraining
+from notebooks import Cell, Notebook, notebook, wait_for_file, wait_until
 
 MIME = "application/vnd.jupyter-mgpu.view.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -250,6 +253,24 @@ def test_a_task_that_has_reported_shows_its_curves_and_show_replays_its_diary(
     assert max(curve["values"]) == 1.0
     assert "that is all" in cell.stdout
     assert "that is all" in state["diary"]
+
+
+def test_the_last_step_that_is_shown_is_the_one_a_task_ended_with(
+    pool: Pool, tmp_path: Path
+) -> None:
+    def work() -> None:
+        mgpu.report(step=1, loss=1.0)
+        wait_for_file(tmp_path / "go")
+        mgpu.report(step=2, loss=0.5)
+
+    future = pool.submit(work)
+    wait_until(lambda: future.metrics, 20, "the first report")
+    source = FutureTraining(future)
+    assert source.state(100)["step"] == 1
+    (tmp_path / "go").touch()
+    future.result(20)
+
+    assert source.state(100)["step"] == 2
 
 
 def test_trainings_are_compared_and_what_is_no_future_is_refused(

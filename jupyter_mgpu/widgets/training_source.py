@@ -152,8 +152,8 @@ class FutureTraining:
             future = self._future
             if future is not None:
                 has_ended = future.done()  # before all else is read
-                self._last = self._facts(future)
                 self._read(future)
+                self._last = self._facts(future)
                 if has_ended:
                     self._future = None
             return training_state(self._last, self._curves, limit)
