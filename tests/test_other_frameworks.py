@@ -72,3 +72,13 @@ def test_jax_listens_on_no_other_interface_than_the_pool(frameworks: Notebook) -
     frameworks.check(JAX + LISTENING.removeprefix("%%spmd\n"), timeout=100)
 
     assert of_all_ranks(frameworks, "ends") == [{"127.0.0.1"}] * 2
+
+
+@needs("jax")
+def test_new_engines_meet_in_jax_as_well(frameworks: Notebook) -> None:
+    frameworks.check(JAX, timeout=100)
+    frameworks.check("%parpool restart")
+
+    frameworks.check(JAX, timeout=100)
+
+    assert [seen[1] for seen in of_all_ranks(frameworks, "seen")] == [2, 2]
