@@ -182,6 +182,21 @@ def test_values_stand_under_the_pointer_and_follow_arrow_keys(views: Views) -> N
     expect(cursor).to_have_attribute("aria-valuetext", re.compile(r"^step 3, training \d\.\d+"))
 
 
+@pytest.mark.parametrize("value", [0.001, -0.00123, 12345.6, -7.0])
+def test_the_numbers_at_an_axis_differ_and_are_not_cut_off(views: Views, value: float) -> None:
+    state = view_states.training(40)
+    state["curves"] = [state["curves"][0] | {"values": [value] * 40}]
+    chart = views.mount("training", state).get_by_role("figure")
+    ticks = chart.locator(".mgpu-tick-y")
+    expect(ticks.first).to_be_visible()
+
+    texts = ticks.all_text_contents()
+    lefts = [ticks.nth(number).bounding_box()["x"] for number in range(len(texts))]
+
+    assert len(set(texts)) == len(texts)
+    assert min(lefts) >= chart.locator("svg").first.bounding_box()["x"]
+
+
 def test_a_log_axis_has_decades_and_tells_what_it_cannot_show(views: Views) -> None:
     state = view_states.training(40)
     values = [10.0 ** (2 - n / 10) for n in range(40)]
@@ -255,6 +270,15 @@ def test_the_focus_stays_on_a_task_that_moves_down_the_list(views: Views) -> Non
     expect(last).to_contain_text("finished")
     expect(last.locator("summary")).to_be_focused()
     expect(last.get_by_role("region")).to_be_visible()
+
+
+def test_the_focus_goes_to_the_list_when_its_task_is_no_longer_listed(views: Views) -> None:
+    tasks = views.mount("tasks", view_states.tasks(["running", "finished"]))
+    tasks.locator("summary").last.focus()
+
+    views.change("tasks", view_states.tasks(["running"]))
+
+    expect(tasks.get_by_role("list")).to_be_focused()
 
 
 def test_a_selection_in_a_growing_diary_stays(views: Views) -> None:

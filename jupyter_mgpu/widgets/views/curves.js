@@ -105,7 +105,10 @@ export function tickWords(value) {
   if (size < 1e-12) return "0";
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
-  if (size < 1e-3) return value.toExponential(+(value.toExponential()[1] === ".") ? 1 : 0);
+  if (size < 1e-2) {
+    const [digits, exponent] = value.toExponential(2).split("e");
+    return `${+digits}e${exponent}`;
+  }
   return String(+value.toPrecision(3));
 }
 

@@ -26,7 +26,7 @@ import { dotsPath, logTicks, rangeOf, spread, smooth, thinPath, ticks, tickWords
  * @property {boolean} [endLabels] names at the ends of the lines, no legend
  */
 
-export const LEFT = 46;
+export const LEFT = 56;
 export const ruleFrom = 6;
 const TOP = ruleFrom;
 const BOTTOM = 20;
