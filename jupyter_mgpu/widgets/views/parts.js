@@ -158,6 +158,8 @@ export function keyed(parent, keyOf, create) {
       for (const [key, row] of rows) {
         if (keys.has(key)) continue;
         row.destroy?.();
+        const root = /** @type {Document} */ (parent.getRootNode());
+        if (row.node.contains(root.activeElement)) focusOn(parent); // else it goes to the page's top
         row.node.remove();
         rows.delete(key);
       }
@@ -174,6 +176,12 @@ export function keyed(parent, keyOf, create) {
       for (const row of rows.values()) row.destroy?.();
     },
   };
+}
+
+/** @param {HTMLElement} node one that takes no focus by itself */
+function focusOn(node) {
+  node.tabIndex = -1;
+  node.focus({ preventScroll: true });
 }
 
 /** @param {HTMLElement} parent @param {Element[]} nodes */
