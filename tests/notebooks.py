@@ -56,6 +56,9 @@ class Cell:
             if message["msg_type"] in ("display_data", "update_display_data"):
                 content = message["content"]
                 key = content.get("transient", {}).get("display_id") or f"#{number}"
+                is_update = message["msg_type"] == "update_display_data"
+                if is_update and key.startswith("mgpu-view-") and key not in found:
+                    continue  # of a view that an earlier cell has shown
                 found[key] = content["data"]
         return list(found.values())
 
