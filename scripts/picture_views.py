@@ -35,7 +35,7 @@ def main() -> None:
                 place.locator(".mgpu").scroll_into_view_if_needed()
                 picture = Image.open(io.BytesIO(place.screenshot()))
                 small = picture.convert("RGB").quantize(
-                    COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+                    COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
                 )
                 small.save(folder / f"view-{name}-{theme}.png", optimize=True)
                 tab.close()
