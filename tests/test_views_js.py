@@ -173,7 +173,7 @@ def test_compared_trainings_are_named_at_their_ends_and_the_best_is_marked(views
 
 
 def test_values_stand_under_the_pointer_and_follow_arrow_keys(views: Views) -> None:
-    training = views.mount("training", view_states.training(100))
+    training = views.mount("training", view_states.training(101))  # 51 is in the middle
     chart = training.get_by_role("figure").first
     cursor = chart.get_by_role("slider")
 
