@@ -1,4 +1,4 @@
-"""A real JupyterLab in headless Chromium for tests: notebooks, cells, clicks."""
+"""A real JupyterLab or Notebook 7 in headless Chromium for tests: notebooks, cells, clicks."""
 
 import contextlib
 import json
@@ -19,6 +19,7 @@ from notebooks import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TIMEOUT_MS = 60_000
+VIEWPORT = {"width": 1200, "height": 1400}
 TOKEN = "browser-test"
 FLAGS = [
     "--no-sandbox",
@@ -32,8 +33,9 @@ FLAGS = [
 READY = """async () => {
     const context = window.jupyterapp.shell.currentWidget.sessionContext;
     await context.ready;
-    await context.session.kernel.info;
+    await context.session?.kernel?.info;
 }"""
+NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 NUMBERED = re.compile(r"\[\d+\]:")
 
 
@@ -43,35 +45,60 @@ class Lab:
     Args:
         base: Its address.
         folder: Where its notebooks are.
+        process: What runs it.
     """
 
-    def __init__(self, base: str, folder: Path) -> None:
+    def __init__(self, base: str, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         self.base = base
         self.folder = folder
+        self.process = process
 
-    def add(self, name: str, cells: Sequence[str]) -> None:
-        """Write a notebook."""
-        (self.folder / name).write_text(json.dumps(notebook_of(cells)))
+    def add(
+        self, name: str, cells: Sequence[str], outputs: dict[int, dict[str, Any]] | None = None
+    ) -> None:
+        """Write a notebook; `outputs` are the MIME bundles that cells show, by their numbers."""
+        (self.folder / name).write_text(json.dumps(notebook_of(cells, outputs or {})))
 
     def url(self, name: str) -> str:
         """Return the address of a notebook, opened alone."""
-        return f"{self.base}/doc/tree/{name}?token={TOKEN}"
+        return self.page(f"doc/tree/{name}")
+
+    def page(self, path: str) -> str:
+        """Return the address of one of the server's pages."""
+        return f"{self.base}/{path}?token={TOKEN}"
+
+    def api(self, method: str, path: str) -> Any:
+        """Ask the server's own REST interface."""
+        request = urllib.request.Request(self.page(f"api/{path}"), method=method)
+        request.add_header("Authorization", f"token {TOKEN}")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.loads(response.read() or b"null")
 
 
-def notebook_of(cells: Sequence[str]) -> dict[str, Any]:
+def notebook_of(
+    cells: Sequence[str], outputs: dict[int, dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """Return a notebook as it is in its file."""
     made = [
         {"cell_type": "code", "id": f"c{number}", "metadata": {}, "source": source}
         | {"outputs": [], "execution_count": None}
         for number, source in enumerate(cells)
     ]
+    for number, data in (outputs or {}).items():
+        made[number]["outputs"] = [{"output_type": "display_data", "data": data, "metadata": {}}]
     spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": spec}, "cells": made}
 
 
 @contextlib.contextmanager
 def running_lab(
-    folder: Path, environment: dict[str, str] | None = None, disabled: Sequence[str] = ()
+    folder: Path,
+    environment: dict[str, str] | None = None,
+    disabled: Sequence[str] = (),
+    *,
+    app: str = "jupyterlab",
+    base_url: str = "/",
+    options: Sequence[str] = (),
 ) -> Iterator[Lab]:
     """Start JupyterLab in a folder; its kernels end with it.
 
@@ -79,15 +106,24 @@ def running_lab(
         folder: Where its notebooks are.
         environment: Variables of the server and its kernels.
         disabled: Extensions that it does not load.
+        app: The module to run: jupyterlab or notebook.
+        base_url: Where its pages are.
+        options: More words of its command line.
     """
     settings = folder / "config" / "labconfig"
     settings.mkdir(parents=True)
     off = {"disabledExtensions": dict.fromkeys(disabled, True)}
     (settings / "page_config.json").write_text(json.dumps(off))
+    user = settings.parent / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+    user.mkdir(parents=True)
+    (user / "notification.jupyterlab-settings").write_text(NO_NEWS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = [
+    command = [
+        sys.executable,
+        "-m",
+        app,
         "--no-browser",
         "--expose-app-in-browser",
         "--allow-root",
@@ -96,23 +132,25 @@ def running_lab(
         "--ServerApp.port_retries=0",
         f"--IdentityProvider.token={TOKEN}",
         f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.base_url={base_url}",
         "--LabApp.news_url=None",
+        *options,
     ]
-    base = f"http://127.0.0.1:{port}"
+    base = f"http://127.0.0.1:{port}{base_url.rstrip('/')}"
     with (folder / "lab.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options],
+            command,
             stdout=log,
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                "JUPYTER_CONFIG_DIR": str(settings.parent),
                 **(environment or {}),
+                "JUPYTER_CONFIG_DIR": str(settings.parent),
             },
         )
         try:
             wait_until(lambda: _answers(f"{base}/api?token={TOKEN}"), 60, "JupyterLab")
-            yield Lab(base, folder)
+            yield Lab(base, folder, server)
         finally:
             server.send_signal(signal.SIGTERM)  # ends the kernels, too
             server.wait(30)
@@ -154,7 +192,7 @@ class LabPage:
         self.errors: list[str] = []
         page.set_default_timeout(TIMEOUT_MS)
         page.on("console", self._take_console)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(f"{error.message}\n{error.stack}"))
         page.goto(url)
         self.wait_until_ready()
 
@@ -164,6 +202,7 @@ class LabPage:
 
     def wait_until_ready(self) -> None:
         self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
         self.page.evaluate(READY)
 
     def reload(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labs import CHROMIUM, Lab, Tab, chromium, running_lab, write_notebook
+from lab import CHROMIUM, VIEWPORT, Lab, LabPage, running_browser, running_lab
 
 from notebooks import wait_until
 
@@ -77,16 +77,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as driven:
+    with running_browser() as driven:
         yield driven
 
 
 @pytest.fixture
-def tab(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Tab]:
+def tab(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[LabPage]:
     """A notebook of its own, with the view shown in cell 1."""
     name = request.node.name[5:35]  # each test in a workspace of its own: no other tabs
-    write_notebook(lab.folder / f"{name}.ipynb", CELLS)
-    opened = Tab.open(browser).goto(lab.url(f"lab/workspaces/{name}/tree/{name}.ipynb"))
+    lab.add(f"{name}.ipynb", CELLS)
+    opened = LabPage(
+        browser.new_page(viewport=VIEWPORT), lab.page(f"lab/workspaces/{name}/tree/{name}.ipynb")
+    )
     playwright.expect(opened.run(0)).to_contain_text("ready")
     playwright.expect(opened.run(1)).to_contain_text("7 running")
     yield opened
@@ -94,11 +96,11 @@ def tab(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Tab]
     opened.page.close()
 
 
-def shows(tab: Tab, text: str | re.Pattern[str], cell: int = 1) -> None:
+def shows(tab: LabPage, text: str | re.Pattern[str], cell: int = 1) -> None:
     playwright.expect(tab.output(cell)).to_contain_text(text)
 
 
-def test_the_kernel_feeds_a_view_and_takes_its_buttons_while_a_cell_runs(tab: Tab) -> None:
+def test_the_kernel_feeds_a_view_and_takes_its_buttons_while_a_cell_runs(tab: LabPage) -> None:
     tab.run(2)
     shows(tab, re.compile(r"[1-9]\d running"))
     tab.output(1).get_by_role("button", name="Interrupt").click()
@@ -107,10 +109,10 @@ def test_the_kernel_feeds_a_view_and_takes_its_buttons_while_a_cell_runs(tab: Ta
     playwright.expect(tab.cell(2).locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]:"))
 
 
-def test_a_page_that_is_loaded_again_is_live_again(tab: Tab) -> None:
-    tab.save()
+def test_a_page_that_is_loaded_again_is_live_again(tab: LabPage) -> None:
+    tab.command("docmanager:save")
     tab.page.reload()
-    tab.wait_for_notebook()
+    tab.wait_until_ready()
 
     shows(tab, "7 running")
     playwright.expect(tab.output(1).get_by_role("button", name="Interrupt")).to_be_visible()
@@ -123,9 +125,9 @@ def test_without_its_kernel_a_notebook_shows_the_last_state_and_says_so(
     facts = {"name": "main", "state": "ready", "started": 1.7e9, "notebook": "old.ipynb"}
     state = {**at, **facts, "notice": None, "queued": 0, "running": 3, "engines": []}
     html = {"text/plain": "pool main", "text/html": "<p>pool main</p>"}
-    write_notebook(lab.folder / "old.ipynb", ["1"], {0: {**html, MIME: state}})
+    lab.add("old.ipynb", ["1"], {0: {**html, MIME: state}})
 
-    tab = Tab.open(browser).goto(lab.url("doc/tree/old.ipynb"))
+    tab = LabPage(browser.new_page(viewport=VIEWPORT), lab.page("doc/tree/old.ipynb"))
 
     shows(tab, re.compile(r"Not live since .*2023.*: this kernel does not have it any more"), 0)
     shows(tab, "3 running", 0)
@@ -134,7 +136,7 @@ def test_without_its_kernel_a_notebook_shows_the_last_state_and_says_so(
     tab.page.close()
 
 
-def test_a_kernel_that_is_restarted_or_ends_leaves_the_last_state(lab: Lab, tab: Tab) -> None:
+def test_a_kernel_that_is_restarted_or_ends_leaves_the_last_state(lab: Lab, tab: LabPage) -> None:
     kernel = kernel_of(lab, tab)
     lab.api("POST", f"kernels/{kernel}/restart")
 
@@ -145,7 +147,7 @@ def test_a_kernel_that_is_restarted_or_ends_leaves_the_last_state(lab: Lab, tab:
     shows(tab, "7 running")
 
 
-def test_a_killed_kernel_leaves_the_last_state(tab: Tab) -> None:
+def test_a_killed_kernel_leaves_the_last_state(tab: LabPage) -> None:
     playwright.expect(tab.run(5)).to_contain_text("runs this")
     pid = re.search(r"process (\d+)", tab.output(5).inner_text())
 
@@ -155,13 +157,13 @@ def test_a_killed_kernel_leaves_the_last_state(tab: Tab) -> None:
     shows(tab, "7 running")
 
 
-def kernel_of(lab: Lab, tab: Tab) -> str:
+def kernel_of(lab: Lab, tab: LabPage) -> str:
     path = tab.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
     sessions = lab.api("GET", "sessions")
     return next(one["kernel"]["id"] for one in sessions if one["path"] == path)
 
 
-def test_a_hidden_view_tells_the_kernel_so(tab: Tab) -> None:
+def test_a_hidden_view_tells_the_kernel_so(tab: LabPage) -> None:
     tab.page.evaluate("() => window.jupyterapp.commands.execute('launcher:create')")
     playwright.expect(tab.output(1)).to_be_hidden()
     tab.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab").first.click()
@@ -170,11 +172,11 @@ def test_a_hidden_view_tells_the_kernel_so(tab: Tab) -> None:
     playwright.expect(tab.run(3)).to_contain_text("visible [False, True]")
 
 
-def test_what_the_kernel_renews_is_what_the_notebook_saves(lab: Lab, tab: Tab) -> None:
+def test_what_the_kernel_renews_is_what_the_notebook_saves(lab: Lab, tab: LabPage) -> None:
     tab.run(4)
 
     shows(tab, "99 running")
-    tab.save()
+    tab.command("docmanager:save")
     path = tab.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
     wait_until(lambda: "at its end" in (lab.folder / path).read_text(), 20, "the saved notebook")
     assert "widget-view" not in (lab.folder / path).read_text().split("display(bundle")[1]
@@ -182,9 +184,9 @@ def test_what_the_kernel_renews_is_what_the_notebook_saves(lab: Lab, tab: Tab) -
 
 
 def test_notebook_7_shows_a_live_view(browser: Any, tmp_path: Path) -> None:
-    write_notebook(tmp_path / "book.ipynb", CELLS)
     with running_lab(tmp_path, app="notebook") as notebook:
-        tab = Tab.open(browser).goto(notebook.url("notebooks/book.ipynb"))
+        notebook.add("book.ipynb", CELLS)
+        tab = LabPage(browser.new_page(viewport=VIEWPORT), notebook.page("notebooks/book.ipynb"))
         playwright.expect(tab.run(0)).to_contain_text("ready")
 
         playwright.expect(tab.run(1)).to_contain_text("7 running")

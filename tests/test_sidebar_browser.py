@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import GpuMachine, gpu, gpus
-from labs import CHROMIUM, Lab, Tab, chromium, running_lab, write_notebook
+from lab import CHROMIUM, VIEWPORT, Lab, LabPage, running_browser, running_lab
 
 from notebooks import wait_until
 
@@ -37,7 +37,7 @@ future = mgpu.parfeval(learn, 100_000, name="learn")""",
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as driven:
+    with running_browser() as driven:
         yield driven
 
 
@@ -48,7 +48,7 @@ POOLS = ".mgpu-row:has(.mgpu-engines)"
 class Panel:
     """The sidebar of a page."""
 
-    def __init__(self, tab: Tab) -> None:
+    def __init__(self, tab: LabPage) -> None:
         self.tab = tab
         self.node = tab.page.locator(".jp-mgpu-panel")
         self.command("mgpu:open")
@@ -80,8 +80,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def panel(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Panel]:
     """The panel beside a notebook whose pool has started."""
     name = request.node.name[5:35]
-    write_notebook(lab.folder / f"{name}.ipynb", CELLS)
-    tab = Tab.open(browser).goto(lab.url(f"lab/workspaces/{name}/tree/{name}.ipynb"))
+    lab.add(f"{name}.ipynb", CELLS)
+    tab = LabPage(
+        browser.new_page(viewport=VIEWPORT), lab.page(f"lab/workspaces/{name}/tree/{name}.ipynb")
+    )
     opened = Panel(tab)
     opened.shows("No pool yet.")
     tab.run(0)
@@ -164,7 +166,7 @@ def test_a_hidden_panel_is_told_less_and_a_hidden_page_nothing(panel: Panel) -> 
         ),
     )
     page.reload()
-    panel.tab.wait_for_notebook()
+    panel.tab.wait_until_ready()
     panel.command("mgpu:open")
     panel.shows("ready 2/2")
     wait_until(lambda: {"type": "interval", "seconds": 1} in sent, 30, "the panel's interval")
@@ -195,7 +197,7 @@ def test_a_collapsed_section_stays_collapsed_after_a_reload(panel: Panel) -> Non
     kept = f"() => window.jupyterapp.serviceManager.workspaces.fetch('{name}')"
     wait_until(lambda: "false" in states(page.evaluate(kept)), 30, "the workspace")
     page.reload()
-    panel.tab.wait_for_notebook()
+    panel.tab.wait_until_ready()
     panel.command("mgpu:open")
 
     panel.shows("ready 2/2")
@@ -225,11 +227,9 @@ def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(
 ) -> None:
     machine = gpu_machine(gpus(4))
     cells = ["%load_ext jupyter_mgpu", "%parpool 2 --gpus 1,3 --name main"]
-    write_notebook(tmp_path / "book.ipynb", cells)
-    with running_lab(tmp_path, environment=dict(machine)) as lab:
-        tab = Tab.open(browser).goto(lab.url("doc/tree/book.ipynb"))
-        tab.page.goto(lab.url("lab/tree/book.ipynb"))
-        tab.wait_for_notebook()
+    with running_lab(tmp_path, dict(machine)) as lab:
+        lab.add("book.ipynb", cells)
+        tab = LabPage(browser.new_page(viewport=VIEWPORT), lab.page("lab/tree/book.ipynb"))
         panel = Panel(tab)
         panel.shows("GPUs (4)")
         tab.run(0)
@@ -253,9 +253,9 @@ def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(
 
 
 def test_a_server_that_goes_and_comes_back_is_told_in_words(browser: Any, tmp_path: Path) -> None:
-    write_notebook(tmp_path / "book.ipynb", ["1"])
     with running_lab(tmp_path) as lab:
-        tab = Tab.open(browser).goto(lab.url("lab/tree/book.ipynb"))
+        lab.add("book.ipynb", ["1"])
+        tab = LabPage(browser.new_page(viewport=VIEWPORT), lab.page("lab/tree/book.ipynb"))
         panel = Panel(tab)
         panel.shows("live")
 
@@ -275,10 +275,10 @@ def test_a_server_that_goes_and_comes_back_is_told_in_words(browser: Any, tmp_pa
 
 
 def test_without_the_server_part_the_panel_says_what_to_do(browser: Any, tmp_path: Path) -> None:
-    write_notebook(tmp_path / "book.ipynb", ["1"])
     off = ("--ServerApp.jpserver_extensions={'jupyter_mgpu': False}",)
     with running_lab(tmp_path, options=off) as lab:
-        tab = Tab.open(browser).goto(lab.url("lab/tree/book.ipynb"))
+        lab.add("book.ipynb", ["1"])
+        tab = LabPage(browser.new_page(viewport=VIEWPORT), lab.page("lab/tree/book.ipynb"))
 
         panel = Panel(tab)
 
@@ -288,9 +288,9 @@ def test_without_the_server_part_the_panel_says_what_to_do(browser: Any, tmp_pat
 
 
 def test_notebook_7_has_the_panel_too(browser: Any, tmp_path: Path) -> None:
-    write_notebook(tmp_path / "book.ipynb", CELLS)
     with running_lab(tmp_path, app="notebook") as notebook:
-        tab = Tab.open(browser).goto(notebook.url("notebooks/book.ipynb"))
+        notebook.add("book.ipynb", CELLS)
+        tab = LabPage(browser.new_page(viewport=VIEWPORT), notebook.page("notebooks/book.ipynb"))
         panel = Panel(tab)
         tab.run(0)
 

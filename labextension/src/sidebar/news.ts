@@ -10,6 +10,8 @@ interface IEvent {
 }
 
 const ANNOUNCE_EVERY_MS = 10_000;
+/** So many events one notification names. */
+const AT_ONCE = 3;
 
 /**
  * Tells what has changed for good: tasks that ended, GPUs and engines that are gone.
@@ -43,7 +45,7 @@ export class News {
       return;
     }
     const events = [...states].flatMap(([key, now]) => this._eventOf(key, before.get(key), now));
-    events.forEach(event => this._notify(event));
+    this._notify(events);
     this._announce(events.map(({ words }) => words));
   }
 
@@ -57,11 +59,21 @@ export class News {
     return words ? [{ words, isBad }] : [];
   }
 
-  private _notify({ words, isBad }: IEvent): void {
+  private _notify(events: readonly IEvent[]): void {
     const { alerts } = this._settings();
-    if (alerts === 'all' || (alerts === 'errors' && isBad)) {
-      Notification.emit(words, isBad ? 'error' : 'info', { autoClose: isBad ? false : 5000 });
+    const wanted = events.filter(({ isBad }) => alerts === 'all' || (alerts === 'errors' && isBad));
+    if (!wanted.length) {
+      return;
     }
+    const isBad = wanted.some(event => event.isBad);
+    const more = wanted.length - AT_ONCE;
+    const words = wanted.slice(0, AT_ONCE).map(event => event.words);
+    if (more > 0) {
+      words.push(this._trans.__('And %1 more.', more));
+    }
+    Notification.emit(words.join(' '), isBad ? 'error' : 'info', {
+      autoClose: isBad ? false : 5000
+    });
   }
 
   private _announce(words: readonly string[]): void {
