@@ -111,7 +111,7 @@ def running_lab(
         options: More words of its command line.
     """
     settings = folder / "config" / "labconfig"
-    settings.mkdir(parents=True)
+    settings.mkdir(parents=True, exist_ok=True)
     off = {"disabledExtensions": dict.fromkeys(disabled, True)}
     (settings / "page_config.json").write_text(json.dumps(off))
     user = settings.parent / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"

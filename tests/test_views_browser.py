@@ -19,6 +19,7 @@ pytestmark = [
 ]
 EXTENSION = "jupyter-mgpu"
 VIEW = ".mgpu"
+VIEWS = Path(__file__).parents[1] / "jupyter_mgpu" / "widgets" / "views"
 SETUP = """%load_ext jupyter_mgpu
 import pathlib, time
 import jupyter_mgpu as mgpu
@@ -407,3 +408,28 @@ def test_after_a_kill_the_saved_notebook_holds_the_last_state(
     page.reload()
     playwright.expect(page.output(1).locator(VIEW)).to_contain_text("running")
     playwright.expect(page.output(1)).not_to_contain_text("model not found")
+
+
+def test_a_notebook_that_saves_its_widgets_holds_their_code_once(
+    browser: Any, tmp_path: Path
+) -> None:
+    settings = tmp_path.joinpath(
+        "config", "lab", "user-settings", "@jupyter-widgets", "jupyterlab-manager"
+    )
+    settings.mkdir(parents=True)
+    (settings / "plugin.jupyterlab-settings").write_text('{"saveState": true}')
+    code = sum(file.stat().st_size for file in VIEWS.iterdir())
+    with running_lab(tmp_path, disabled=[EXTENSION]) as lab:
+        lab.add("widgets.ipynb", [SETUP, *["pool"] * 5])
+        tab = browser.new_page(viewport={"width": 1200, "height": 2400})
+        page = LabPage(tab, lab.url("widgets.ipynb"))
+        for number in range(6):
+            page.run_to_end(number)
+        playwright.expect(page.page.locator(VIEW)).to_have_count(5)
+        page.command("docmanager:save")
+
+        saved_outputs(tmp_path / "widgets.ipynb", 5, has="text/html")
+        text = (tmp_path / "widgets.ipynb").read_text()
+        assert "widget-state+json" in text
+        assert code < len(text) < 1.3 * code + 5 * 15_000
+        tab.close()
