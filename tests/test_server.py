@@ -54,6 +54,19 @@ def test_no_route_answers_without_the_token(api, stream):
         assert caught.value.code == 403
 
 
+@pytest.mark.parametrize(
+    ("jp_server_config", "interval_s"),
+    [
+        ({**CLOSED, "MgpuExtension": {"interval_s": 2.0}}, 2.0),
+        ({**CLOSED, "MgpuExtension": {"interval_s": 0.001}}, 0.5),
+    ],
+    ids=["good", "too short"],
+)
+def test_the_interval_is_configured_within_its_limits(api, interval_s):
+    assert api("GET", "hello").json["interval_s"]["default"] == interval_s
+    assert api.sections()["telemetry"]["gpus"]["interval_s"] == interval_s
+
+
 @pytest.mark.parametrize("jp_server_config", [OPEN], ids=["default"])
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
 def test_no_other_method_answers_without_the_token(api, method):

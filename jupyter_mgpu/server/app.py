@@ -3,10 +3,9 @@
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import Float, TraitError, validate
+from traitlets import Float, validate
 
-from jupyter_mgpu.errors import IntervalError
-from jupyter_mgpu.monitor import DEFAULT_S, check_interval
+from jupyter_mgpu.monitor import DEFAULT_S, clamp_interval
 from jupyter_mgpu.server.handlers import ROUTES, SETTING, Parts, UnknownHandler
 from jupyter_mgpu.server.hub import Hub
 from jupyter_mgpu.server.kernels import Kernels
@@ -26,10 +25,10 @@ class MgpuExtension(ExtensionApp):
 
     @validate("interval_s")
     def _check_interval(self, proposal: dict[str, Any]) -> float:
-        try:
-            return check_interval(proposal["value"])
-        except IntervalError as error:
-            raise TraitError(str(error)) from None
+        seconds, note = clamp_interval(proposal["value"])
+        if note is not None:  # a wrong number must not cost the whole extension
+            self.log.warning("MgpuExtension.interval_s: %s", note)
+        return seconds
 
     def initialize_settings(self) -> None:
         """Make what the handlers share."""
