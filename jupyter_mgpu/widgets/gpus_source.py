@@ -18,7 +18,7 @@ class GpusSource:
         """Make the devices' state."""
         watch = telemetry.watch()
         snapshot = watch.snapshot()
-        gpus = [_facts(gpu, watch) for gpu in snapshot.gpus]
+        gpus = [_facts(gpu, watch) for gpu in sorted(snapshot.gpus, key=_number)]
         return gpus_state(gpus, _host(snapshot), trouble=snapshot.trouble)
 
     def has_ended(self) -> bool:
@@ -37,13 +37,18 @@ def gpus_source() -> GpusSource:
     return shared("gpus", GpusSource)
 
 
+def _number(gpu: GpuSample) -> int:
+    """Return nvidia-smi's number: of a GPU that was lost before its first reading, too."""
+    return int(gpu.label.split()[1])
+
+
 def _facts(gpu: GpuSample, watch: Watch) -> GpuFacts:
     uuid = gpu.uuid or ""
     return GpuFacts(
         label=gpu.label,
         index=gpu.index,
-        uuid=gpu.uuid,
-        name=gpu.name,
+        uuid=gpu.uuid or gpu.label,
+        name=gpu.name or "name not known",
         state="stale" if gpu.state == "stale" else "lost" if gpu.state == "lost" else "ok",
         stale_s=gpu.age_s if gpu.state == "stale" else None,
         utilization=gpu_reading(gpu, "utilization_percent"),

@@ -9,12 +9,16 @@ from jupyter_mgpu.widgets.states import State, parts
 
 @dataclass(slots=True)
 class GpuFacts:
-    """What is known of one GPU; readings, memories and series as `parts` makes them."""
+    """What is known of one GPU; readings, memories and series as `parts` makes them.
+
+    Attributes:
+        uuid: Its UUID; its label where that was never read.
+    """
 
     label: str
     index: int | None
-    uuid: str | None
-    name: str | None
+    uuid: str
+    name: str
     state: str
     stale_s: float | None = None
     utilization: dict[str, Any] = field(default_factory=lambda: parts.reading(None))
