@@ -24,8 +24,7 @@ def train(
 ) -> Any:
     """Train a network; with another word in the options, on all GPUs.
 
-    Provisional: its options may still change. For a network that does not fit on one device there
-    are the strategies "fsdp" and "pipeline".
+    For a network that does not fit on one device there are the strategies "fsdp" and "pipeline".
 
     The network that is given is not changed: a trained copy is returned. For any number of ranks
     the batches, the losses and the result are those of one device, up to rounding.
