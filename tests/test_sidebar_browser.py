@@ -95,6 +95,7 @@ def panel(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Pa
     tab.page.close()
 
 
+@pytest.mark.oldest
 def test_a_task_is_seen_and_cancelled_while_the_kernel_is_busy(panel: Panel) -> None:
     panel.tab.run(1)
     panel.shows("learn")

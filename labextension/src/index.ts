@@ -7,7 +7,8 @@ import { RANK, viewRenderers } from './mime.js';
 
 const views: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-mgpu:views',
-  description: 'Shows pools, GPUs, tasks and trainings in notebooks, with or without a live kernel.',
+  description:
+    'Shows pools, GPUs, tasks and trainings in notebooks, with or without a live kernel.',
   autoStart: true,
   requires: [],
   optional: [INotebookTracker, ITranslator],

@@ -5,7 +5,9 @@ declare module '@jupyterlab/notebook' {
   import type { Token } from '@lumino/coreutils';
   import type { Widget } from '@lumino/widgets';
 
-  export type NotebookPanel = MainAreaWidget<Widget & { readonly rendermime: IRenderMimeRegistry }> & {
+  export type NotebookPanel = MainAreaWidget<
+    Widget & { readonly rendermime: IRenderMimeRegistry }
+  > & {
     readonly sessionContext: ISessionContext;
   };
   export type INotebookTracker = IWidgetTracker<NotebookPanel> & {

@@ -19,7 +19,8 @@ const transport = {
     }
     return response.json();
   },
-  openSocket: () => new WebSocket(`${address.replace('http', 'ws')}jupyter-mgpu/stream?token=${token}`)
+  openSocket: () =>
+    new WebSocket(`${address.replace('http', 'ws')}jupyter-mgpu/stream?token=${token}`)
 };
 const connection = new Connection(
   transport,

@@ -10,11 +10,19 @@ test('a delta changes fields, adds rows, and takes rows away', () => {
   const told = new ServerDocument();
   told.apply(snapshot({ pools: { a: { name: 'main', state: 'ready' }, b: { name: 'old' } } }));
 
-  told.apply({ type: 'delta', at: 2, changed: { pools: { a: { state: 'busy' }, c: { name: 'new' } } }, gone: { pools: ['b'] } });
+  told.apply({
+    type: 'delta',
+    at: 2,
+    changed: { pools: { a: { state: 'busy' }, c: { name: 'new' } } },
+    gone: { pools: ['b'] }
+  });
 
   assert.deepEqual(
     told.pools.map(({ id, name, state }) => [id, name, state]),
-    [['a', 'main', 'busy'], ['c', 'new', undefined]]
+    [
+      ['a', 'main', 'busy'],
+      ['c', 'new', undefined]
+    ]
   );
   assert.equal(told.at, 2);
 });
@@ -26,14 +34,20 @@ test('another snapshot replaces everything', () => {
   told.apply(snapshot({ gpus: { h: { order: 0 } } }));
 
   assert.deepEqual(told.pools, []);
-  assert.deepEqual(told.gpus.map(gpu => gpu.id), ['h']);
+  assert.deepEqual(
+    told.gpus.map(gpu => gpu.id),
+    ['h']
+  );
 });
 
 test('frames and sections of a newer server do no harm', () => {
   const told = new ServerDocument();
 
   assert.equal(told.apply({ type: 'weather', at: 9 }), false);
-  assert.equal(told.apply({ type: 'delta', changed: { moons: { m: { x: 1 } } }, gone: { suns: ['s'] } }), true);
+  assert.equal(
+    told.apply({ type: 'delta', changed: { moons: { m: { x: 1 } } }, gone: { suns: ['s'] } }),
+    true
+  );
   assert.equal(told.at, 0);
   assert.equal(told.host, null);
 });
@@ -53,7 +67,10 @@ test('tasks that run come first, then those that wait, then those that ended, ne
     })
   );
 
-  assert.deepEqual(told.tasks.map(({ key }) => key), ['run', 'soon', 'late', 'new', 'old']);
+  assert.deepEqual(
+    told.tasks.map(({ key }) => key),
+    ['run', 'soon', 'late', 'new', 'old']
+  );
 });
 
 test('GPUs and ranks keep their own order', () => {
@@ -61,17 +78,30 @@ test('GPUs and ranks keep their own order', () => {
   told.apply(
     snapshot({
       gpus: { x: { order: 10 }, y: { order: 2 } },
-      engines: { 'p/10': { pool: 'p', rank: 10 }, 'p/2': { pool: 'p', rank: 2 }, 'q/0': { pool: 'q', rank: 0 } }
+      engines: {
+        'p/10': { pool: 'p', rank: 10 },
+        'p/2': { pool: 'p', rank: 2 },
+        'q/0': { pool: 'q', rank: 0 }
+      }
     })
   );
 
-  assert.deepEqual(told.gpus.map(gpu => gpu.id), ['y', 'x']);
-  assert.deepEqual(told.enginesOf('p').map(engine => engine.rank), [2, 10]);
+  assert.deepEqual(
+    told.gpus.map(gpu => gpu.id),
+    ['y', 'x']
+  );
+  assert.deepEqual(
+    told.enginesOf('p').map(engine => engine.rank),
+    [2, 10]
+  );
 });
 
 test('a history begins with what the server kept, and stays bounded', () => {
   const histories = new Histories();
-  const history = { step_s: 2, gpus: { g: { utilization: Array.from({ length: 300 }, (_, i) => i) } } };
+  const history = {
+    step_s: 2,
+    gpus: { g: { utilization: Array.from({ length: 300 }, (_, i) => i) } }
+  };
   const gpu = utilization => [{ id: 'g', utilization }];
 
   histories.take({ type: 'snapshot', history }, gpu(299), []);

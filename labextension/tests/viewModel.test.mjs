@@ -4,7 +4,14 @@ import { test } from 'node:test';
 import { isViewState } from '../lib/tokens.js';
 import { ViewModel } from '../lib/viewModel.js';
 
-const state = (at, more = {}) => ({ kind: 'pool', id: 'v', at, final: false, notice: null, ...more });
+const state = (at, more = {}) => ({
+  kind: 'pool',
+  id: 'v',
+  at,
+  final: false,
+  notice: null,
+  ...more
+});
 
 test('a newer state is taken and told, an older one is not', () => {
   const model = new ViewModel(state(10));
@@ -64,7 +71,15 @@ test('a listener that was taken away hears nothing, and one may take itself away
 
 test('only what has the form of a state is one', () => {
   assert.equal(isViewState(state(1)), true);
-  for (const other of [null, undefined, 3, 'x', {}, { kind: 'pool', id: 'v' }, { ...state(1), at: 'now' }]) {
+  for (const other of [
+    null,
+    undefined,
+    3,
+    'x',
+    {},
+    { kind: 'pool', id: 'v' },
+    { ...state(1), at: 'now' }
+  ]) {
     assert.equal(isViewState(other), false);
   }
 });

@@ -135,8 +135,19 @@ function addPoolCommands({ app, model, trans, notebooks }: IStage): void {
       if (!pool) {
         return;
       }
-      const question = trans.__('%1 Its %2 engines start afresh; variables on them are lost.', lost(pool), pool.num_engines);
-      if (await confirmed(trans, trans.__('Restart pool %1?', pool.name), question, trans.__('Restart'))) {
+      const question = trans.__(
+        '%1 Its %2 engines start afresh; variables on them are lost.',
+        lost(pool),
+        pool.num_engines
+      );
+      if (
+        await confirmed(
+          trans,
+          trans.__('Restart pool %1?', pool.name),
+          question,
+          trans.__('Restart')
+        )
+      ) {
         tell(await model.act(pool.id, 'restart'));
       }
     }
@@ -151,8 +162,19 @@ function addPoolCommands({ app, model, trans, notebooks }: IStage): void {
       const question =
         pool.state === 'orphaned'
           ? trans.__('Its kernel has died. The engines that are still there end.')
-          : trans.__('%1 Its %2 engines end; variables on them are lost.', lost(pool), pool.num_engines);
-      if (await confirmed(trans, trans.__('Stop pool %1?', pool.name), question, trans.__('Stop the pool'))) {
+          : trans.__(
+              '%1 Its %2 engines end; variables on them are lost.',
+              lost(pool),
+              pool.num_engines
+            );
+      if (
+        await confirmed(
+          trans,
+          trans.__('Stop pool %1?', pool.name),
+          question,
+          trans.__('Stop the pool')
+        )
+      ) {
         tell(await model.act(pool.id, 'stop'));
       }
     }
@@ -198,7 +220,14 @@ function addTaskCommands({ app, model, trans }: IStage): void {
         task.state === 'queued'
           ? trans.__('It has not begun.')
           : trans.__('What it has done so far is lost.');
-      if (await confirmed(trans, trans.__('Cancel %1?', task.name), question, trans.__('Cancel the task'))) {
+      if (
+        await confirmed(
+          trans,
+          trans.__('Cancel %1?', task.name),
+          question,
+          trans.__('Cancel the task')
+        )
+      ) {
         tell(await model.act(task.pool, 'cancel', { task: task.id }));
       }
     }

@@ -34,7 +34,11 @@ export async function choose<T extends { readonly name: string }>(
 }
 
 /** Show a long text, at its end. */
-export async function showText(trans: TranslationBundle, title: string, text: string): Promise<void> {
+export async function showText(
+  trans: TranslationBundle,
+  title: string,
+  text: string
+): Promise<void> {
   const pre = document.createElement('pre');
   pre.className = 'jp-mgpu-log';
   pre.tabIndex = 0;

@@ -17,7 +17,11 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
   const list = make('ul', 'mgpu-rows mgpu-gpu-rows');
   const node = make('div', 'mgpu-section', trouble, list);
   let gpus: IGpu[] = [];
-  const rows = keyed<IGpuRow>(list, row => row.gpu.id, () => makeGpuRow(trans));
+  const rows = keyed<IGpuRow>(
+    list,
+    row => row.gpu.id,
+    () => makeGpuRow(trans)
+  );
   const refresh = walkable(list, {
     keys: () => gpus.map(gpu => gpu.id),
     show: () => undefined,
@@ -45,7 +49,11 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
           isProven: proofOf(gpu, model)
         }))
       );
-      const words = telemetry?.trouble ?? (telemetry && !gpus.length ? trans.__('No GPU is here. Pools still work on CPU engines: %parpool 2') : '');
+      const words =
+        telemetry?.trouble ??
+        (telemetry && !gpus.length
+          ? trans.__('No GPU is here. Pools still work on CPU engines: %parpool 2')
+          : '');
       setText(trouble, words);
       setShown(trouble, words !== '');
       setShown(list, gpus.length > 0);
@@ -88,8 +96,16 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
       const look = lookOf(gpu, staleS, trans);
       state.update(look.look, look.words);
       setShown(state.node, look.isShown);
-      setText(heat, gpu.temperature === null || gpu.state !== 'ok' ? '' : trans.__('%1 °C', Math.round(gpu.temperature)));
-      setText(power, gpu.power === null || gpu.state !== 'ok' ? '' : trans.__('%1 W', Math.round(gpu.power)));
+      setText(
+        heat,
+        gpu.temperature === null || gpu.state !== 'ok'
+          ? ''
+          : trans.__('%1 °C', Math.round(gpu.temperature))
+      );
+      setText(
+        power,
+        gpu.power === null || gpu.state !== 'ok' ? '' : trans.__('%1 W', Math.round(gpu.power))
+      );
       setAttribute(spark.node, 'class', `mgpu-spark ${seriesClass(gpu.index ?? 0)}`);
       const busyLabel = trans.__('%1 busy', gpu.label);
       spark.update(values, {
@@ -103,7 +119,10 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
       memory.update({ name: '', label: memoryLabel, ...memoryOf(gpu, unit, isCompact, trans) });
       setText(users, whoWords(gpu, isCompact, trans));
       setShown(proof.node, isProven !== null && !isCompact);
-      proof.update(isProven ? 'proven' : 'unproven', isProven ? trans.__('proven') : trans.__('not proven'));
+      proof.update(
+        isProven ? 'proven' : 'unproven',
+        isProven ? trans.__('proven') : trans.__('not proven')
+      );
       const isIdle = gpu.state === 'ok' && gpu.utilization === 0 && !gpu.users.length;
       // What was last read of a GPU that is gone is not so any more.
       const isGone = gpu.state === 'lost' || gpu.state === 'unusable';
@@ -149,7 +168,9 @@ function isOurs(gpu: IGpu): boolean {
 function proofOf(gpu: IGpu, model: IShown['model']): boolean | null {
   const proofs = gpu.users
     .filter(user => user.ours && user.pool !== null)
-    .map(({ pool, rank }) => model.document.enginesOf(pool ?? '').find(engine => engine.rank === rank))
+    .map(({ pool, rank }) =>
+      model.document.enginesOf(pool ?? '').find(engine => engine.rank === rank)
+    )
     .map(engine => engine?.proven ?? null)
     .filter(proven => proven !== null);
   return proofs.length ? proofs.every(Boolean) : null;
@@ -161,7 +182,11 @@ function lookOf(
   trans: TranslationBundle
 ): { look: string; words: string; isShown: boolean } {
   if (gpu.state !== 'ok') {
-    return { look: gpu.state === 'lost' ? 'lost' : 'unknown', words: gpuWords(gpu.state, trans), isShown: true };
+    return {
+      look: gpu.state === 'lost' ? 'lost' : 'unknown',
+      words: gpuWords(gpu.state, trans),
+      isShown: true
+    };
   }
   if (staleS !== null) {
     return { look: 'stale', words: trans.__('stale %1 s', Math.round(staleS)), isShown: true };
@@ -187,7 +212,10 @@ function gpuWords(state: string, trans: TranslationBundle): string {
   return words[state] ?? state;
 }
 
-function percentOf(gpu: IGpu, trans: TranslationBundle): { percent: number | null; text: string; spoken: string } {
+function percentOf(
+  gpu: IGpu,
+  trans: TranslationBundle
+): { percent: number | null; text: string; spoken: string } {
   if (gpu.utilization === null) {
     return unknown(gpu.reasons.utilization, trans);
   }
@@ -210,12 +238,17 @@ function memoryOf(
   return {
     percent: share(used),
     text: isShort ? wholeSize(used, unit) : spoken,
-    spoken: reserved ? trans.__('%1, the driver reserves %2', spoken, sizeOf(reserved, total, unit)) : spoken,
+    spoken: reserved
+      ? trans.__('%1, the driver reserves %2', spoken, sizeOf(reserved, total, unit))
+      : spoken,
     reservedPercent: share(reserved ?? 0)
   };
 }
 
-function unknown(reason: string | undefined, trans: TranslationBundle): { percent: null; text: string; spoken: string } {
+function unknown(
+  reason: string | undefined,
+  trans: TranslationBundle
+): { percent: null; text: string; spoken: string } {
   const spoken = trans.__('not available: %1', reason ?? trans.__('no reason was given'));
   return { percent: null, text: trans.__('n/a'), spoken };
 }
@@ -241,5 +274,13 @@ function titleOf(gpu: IGpu, trans: TranslationBundle): string {
   const reasons = Object.entries(gpu.reasons).map(([field, words]) => `${field}: ${words}`);
   const meaning = trans.__('Busy is the share of time in which anything ran on the GPU.');
   const name = `${gpu.label}, ${gpu.name ?? trans.__('unknown device')}`;
-  return [name, gpu.state_words ?? '', gpu.users.map(user => user.words).join(', '), meaning, ...reasons].filter(Boolean).join('\n');
+  return [
+    name,
+    gpu.state_words ?? '',
+    gpu.users.map(user => user.words).join(', '),
+    meaning,
+    ...reasons
+  ]
+    .filter(Boolean)
+    .join('\n');
 }

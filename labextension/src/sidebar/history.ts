@@ -106,7 +106,8 @@ class HistoryCharts extends Widget {
         title: title(this._trans),
         endLabels: true,
         lines: gpus.map(gpu => lineOf(gpu, history, field, factor)),
-        writeX: x => (x > -0.02 ? this._trans.__('now') : this._trans.__('%1 min ago', (-x).toFixed(1))),
+        writeX: x =>
+          x > -0.02 ? this._trans.__('now') : this._trans.__('%1 min ago', (-x).toFixed(1)),
         writeY: y => (y === null ? this._trans.__('n/a') : `${y.toFixed(digits)} ${unit}`)
       });
     }
@@ -125,10 +126,34 @@ interface IField {
 }
 
 const FIELDS: readonly IField[] = [
-  { field: 'utilization', factor: 1, unit: '%', digits: 0, title: trans => trans.__('GPU busy in percent, by minutes') },
-  { field: 'memory_used', factor: 1 / GIB, unit: 'GiB', digits: 1, title: trans => trans.__('memory used in GiB, by minutes') },
-  { field: 'power', factor: 1, unit: 'W', digits: 0, title: trans => trans.__('power in W, by minutes') },
-  { field: 'temperature', factor: 1, unit: '°C', digits: 0, title: trans => trans.__('temperature in °C, by minutes') }
+  {
+    field: 'utilization',
+    factor: 1,
+    unit: '%',
+    digits: 0,
+    title: trans => trans.__('GPU busy in percent, by minutes')
+  },
+  {
+    field: 'memory_used',
+    factor: 1 / GIB,
+    unit: 'GiB',
+    digits: 1,
+    title: trans => trans.__('memory used in GiB, by minutes')
+  },
+  {
+    field: 'power',
+    factor: 1,
+    unit: 'W',
+    digits: 0,
+    title: trans => trans.__('power in W, by minutes')
+  },
+  {
+    field: 'temperature',
+    factor: 1,
+    unit: '°C',
+    digits: 0,
+    title: trans => trans.__('temperature in °C, by minutes')
+  }
 ];
 
 function lineOf(
@@ -138,7 +163,12 @@ function lineOf(
   factor: number
 ): { key: string; label: string; number: number; xs: number[]; ys: (number | null)[] } {
   const all = history.gpus[gpu.id]?.[field] ?? [];
-  const values = all.slice(Math.max(0, all.findIndex(value => value !== null)));
+  const values = all.slice(
+    Math.max(
+      0,
+      all.findIndex(value => value !== null)
+    )
+  );
   return {
     key: gpu.id,
     label: gpu.label,

@@ -113,7 +113,10 @@ function wordsOf(kind: string, { name, state }: IStanding, trans: TranslationBun
     'gpu lost': trans.__('%1 is lost.', name),
     'gpu ok': trans.__('%1 is back.', name),
     'pool degraded': trans.__('An engine of pool %1 has died.', name),
-    'pool orphaned': trans.__('The kernel of pool %1 has died; engines of it are still there.', name),
+    'pool orphaned': trans.__(
+      'The kernel of pool %1 has died; engines of it are still there.',
+      name
+    ),
     'task finished': trans.__('%1 is finished.', name),
     'task failed': trans.__('%1 failed.', name),
     'task cancelled': trans.__('%1 is cancelled.', name)

@@ -124,7 +124,10 @@ export class GpuPanel extends SidePanel {
       part.update(shown);
     }
     // What was drawn before the connection was lost is old.
-    this.toggleClass('jp-mod-old', model.isPaused || !['live', 'polling'].includes(model.link.kind));
+    this.toggleClass(
+      'jp-mod-old',
+      model.isPaused || !['live', 'polling'].includes(model.link.kind)
+    );
   }
 
   private _settings: ISidebarSettings;

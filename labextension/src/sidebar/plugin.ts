@@ -1,4 +1,8 @@
-import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
@@ -70,7 +74,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     };
     apply(DEFAULTS);
     void registry?.load(sidebar.id).then(found => {
-      const read = (): void => apply({ ...DEFAULTS, ...(found.composite as unknown as ISidebarSettings) });
+      const read = (): void =>
+        apply({ ...DEFAULTS, ...(found.composite as unknown as ISidebarSettings) });
       found.changed.connect(read);
       read();
     });

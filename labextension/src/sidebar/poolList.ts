@@ -16,7 +16,11 @@ export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: 
   const node = make('div', 'mgpu-section', list, empty);
   setText(words, trans.__('No pool yet. A cell with %parpool starts one.'));
   let pools: IPool[] = [];
-  const rows = keyed<IPoolRow>(list, row => row.pool.id, () => makePoolRow(tools));
+  const rows = keyed<IPoolRow>(
+    list,
+    row => row.pool.id,
+    () => makePoolRow(tools)
+  );
   const refresh = walkable(list, {
     keys: () => pools.map(pool => pool.id),
     show: () => undefined,
@@ -65,7 +69,11 @@ function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow):
   const stop = button(trans.__('Stop…'), COMMANDS.stop);
   const insert = button(trans.__('Insert code'), COMMANDS.insert);
   const engines = make('ul', 'mgpu-engines');
-  const lanes = keyed<IEngine>(engines, engine => engine.rank, () => makeEngineRow(trans));
+  const lanes = keyed<IEngine>(
+    engines,
+    engine => engine.rank,
+    () => makeEngineRow(trans)
+  );
   const node = make(
     'li',
     'mgpu-row',
@@ -142,7 +150,10 @@ function factsOf(pool: IPool, trans: TranslationBundle): string {
   return [words, ...counts].filter(Boolean).join(' · ') || trans.__('nothing runs');
 }
 
-function makeEngineRow(trans: TranslationBundle): { node: HTMLElement; update(engine: IEngine): void } {
+function makeEngineRow(trans: TranslationBundle): {
+  node: HTMLElement;
+  update(engine: IEngine): void;
+} {
   const [rank, device] = [make('span', 'mgpu-row-quiet'), make('span', 'mgpu-row-wide')];
   const state = makeState();
   const proof = makeState();

@@ -11,7 +11,10 @@ export const CHIP_INTERVAL_S = 5;
 
 /** The status bar's item: our GPUs, how busy and how full they are, and the tasks that run. */
 export class StatusChip extends Widget {
-  constructor(commands: CommandRegistry, private readonly _trans: TranslationBundle) {
+  constructor(
+    commands: CommandRegistry,
+    private readonly _trans: TranslationBundle
+  ) {
     super({ node: document.createElement('button') });
     this.addClass('jp-mgpu-chip');
     this.node.setAttribute('type', 'button');
@@ -42,7 +45,10 @@ export function chipWords(model: SidebarModel, unit: SizeUnit, trans: Translatio
   const running = tasks.filter(task => task.state === 'running');
   const parts = [
     chosen.length ? trans.__('GPU %1', ranges(indices)) : '',
-    meanWords(chosen.map(gpu => gpu.utilization), trans),
+    meanWords(
+      chosen.map(gpu => gpu.utilization),
+      trans
+    ),
     memoryWords(chosen, unit),
     !chosen.length && pools.length ? trans._n('%1 pool', '%1 pools', pools.length) : '',
     running.length ? trans._n('%1 task', '%1 tasks', running.length) + progressWords(running) : ''

@@ -14,7 +14,14 @@ export function makeStatusLine(tools: ITools): { node: HTMLElement; update(shown
   const command = make('code', 'mgpu-command');
   const retry = commandButton(tools, trans.__('Try now'), COMMANDS.retry, () => ({}));
   const resume = commandButton(tools, trans.__('Go on'), COMMANDS.pause, () => ({}));
-  const node = make('div', 'mgpu-status', line, words, command, make('div', 'mgpu-buttons', retry, resume));
+  const node = make(
+    'div',
+    'mgpu-status',
+    line,
+    words,
+    command,
+    make('div', 'mgpu-buttons', retry, resume)
+  );
   return {
     node,
     update(shown) {
@@ -41,7 +48,11 @@ interface ITold {
 }
 
 function paused(trans: TranslationBundle): ITold {
-  return { look: 'stopped', short: trans.__('paused'), long: trans.__('Nothing is read until you go on.') };
+  return {
+    look: 'stopped',
+    short: trans.__('paused'),
+    long: trans.__('Nothing is read until you go on.')
+  };
 }
 
 /** What the link is, in words. */
@@ -54,7 +65,11 @@ export function linkWords({ model, settings }: IShown, trans: TranslationBundle)
     case 'live':
       return {
         look: 'ready',
-        short: trans.__('live · %1 · every %2 s', model.document.host?.hostname ?? '', settings.interval)
+        short: trans.__(
+          'live · %1 · every %2 s',
+          model.document.host?.hostname ?? '',
+          settings.interval
+        )
       };
     case 'polling':
       return {
@@ -85,7 +100,9 @@ export function linkWords({ model, settings }: IShown, trans: TranslationBundle)
       return {
         look: 'failed',
         short: trans.__('not allowed'),
-        long: trans.__('This server does not let you see GPUs and pools. Log in again, or ask for the permission "read" on "jupyter_mgpu".')
+        long: trans.__(
+          'This server does not let you see GPUs and pools. Log in again, or ask for the permission "read" on "jupyter_mgpu".'
+        )
       };
     case 'mismatch':
       return {

@@ -1,6 +1,14 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { makeProgress, makeSparkline, makeState } from 'mgpu-views/marks.js';
-import { clock, duration, make, metric, setAttribute, setShown, setText } from 'mgpu-views/parts.js';
+import {
+  clock,
+  duration,
+  make,
+  metric,
+  setAttribute,
+  setShown,
+  setText
+} from 'mgpu-views/parts.js';
 
 import type { ITask } from './rows.js';
 import { walkable } from './roving.js';
@@ -54,7 +62,12 @@ export function makeTaskList(tools: ITools): { node: HTMLElement; update(shown: 
       setShown(list, tasks.length > 0);
       const hidden = pools.reduce((sum, pool) => sum + pool.hidden_tasks, 0);
       const more = hidden ? trans._n('%1 more is queued.', '%1 more are queued.', hidden) : '';
-      setText(hint, tasks.length ? more : trans.__('No task yet. mgpu.parfeval(function) or a cell with %%%%parfeval starts one.'));
+      setText(
+        hint,
+        tasks.length
+          ? more
+          : trans.__('No task yet. mgpu.parfeval(function) or a cell with %%%%parfeval starts one.')
+      );
       setShown(hint, hint.textContent !== '');
     }
   };
@@ -153,7 +166,8 @@ function timesOf({ task, atS }: ITaskRow, trans: TranslationBundle): string {
     return task.created === null ? '' : trans.__('waits since %1', clock(task.created));
   }
   if (task.finished !== null) {
-    const took = task.started === null ? '' : trans.__('took %1', duration(task.finished - task.started));
+    const took =
+      task.started === null ? '' : trans.__('took %1', duration(task.finished - task.started));
     return took || trans.__('ended %1', clock(task.finished));
   }
   if (task.started === null) {

@@ -36,7 +36,11 @@ export function ranges(numbers: readonly number[]): string {
 }
 
 /** How long a task still takes, in seconds, at the pace that it had; null if that cannot be told. */
-export function secondsLeft(progress: number | null, startedS: number | null, nowS: number): number | null {
+export function secondsLeft(
+  progress: number | null,
+  startedS: number | null,
+  nowS: number
+): number | null {
   if (progress === null || startedS === null || progress <= 0.001 || nowS <= startedS) {
     return null;
   }
