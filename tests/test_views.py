@@ -186,12 +186,12 @@ def test_an_engine_is_interrupted_and_restarted_by_its_view(page: FrontEnd, nb: 
     page.send(comm, action="interrupt", pool="pool", rank=0)
     page.send(comm, action="interrupt", pool="pool", rank=1)
     answers = page.wait_for(lambda: page.said(comm, "done")[1:] and page.said(comm, "done"), "both")
+    assert "KeyboardInterrupt" in page.run("print(repr(task.exception()))").stdout
     pids = nb.value("[engine.pid for engine in pool.engines]")
     page.send(comm, action="restart", pool="pool", rank=1)
     page.wait_for(lambda: page.said(comm, "done")[2:], "the restart's answer")
 
     assert [answer["ok"] for answer in answers[:2]] == [False, True]
-    assert "KeyboardInterrupt" in page.run("print(repr(task.exception()))").stdout
     page.run(f"while pool.engines[1].pid in (None, {pids[1]}): time.sleep(0.02)")
     assert nb.value("pool.engines[0].pid") == pids[0]
 
