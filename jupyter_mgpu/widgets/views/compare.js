@@ -18,7 +18,7 @@ const COMPARE_WORDS = {
   bestAt: "best {value} at step {step}", bestOfAll: "best so far",
   validation: "{name}, validation",
   none: "No training to compare yet.",
-  newsFinished: "Training {name} is finished", newsFailed: "Training {name} failed", newsCancelled: "Training {name} is cancelled",
+  newsFinished: "{name} is finished", newsFailed: "{name} failed", newsCancelled: "{name} is cancelled",
 };
 
 const LESS_IS_BETTER = /loss|error|perplexity|mse|mae/i;

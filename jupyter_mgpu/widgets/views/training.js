@@ -9,7 +9,7 @@ import { chartGroups } from "./curves.js";
 
 const TRAINING_WORDS = {
   ...CHART_WORDS,
-  title: "Training {name}",
+  title: "{name}",
   queued: "queued", running: "running", finished: "finished", failed: "failed", cancelled: "cancelled",
   stopping: "stopping",
   epoch: "Epoch", stepFact: "Step", elapsed: "Elapsed", left: "Left", rate: "Learning rate",
@@ -22,7 +22,7 @@ const TRAINING_WORDS = {
   askCancelQueued: "Cancel {name}? It has not begun.",
   diaryTitle: "What it printed", diary: "Diary of {name}",
   noCurves: "Nothing is measured yet.",
-  newsFinished: "Training {name} is finished", newsFailed: "Training {name} failed", newsCancelled: "Training {name} is cancelled",
+  newsFinished: "{name} is finished", newsFailed: "{name} failed", newsCancelled: "{name} is cancelled",
 };
 
 const ENDED = ["finished", "failed", "cancelled"];
