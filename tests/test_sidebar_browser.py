@@ -180,6 +180,29 @@ def test_a_hidden_panel_is_told_less_and_a_hidden_page_nothing(panel: Panel) -> 
     wait_until(lambda: {"type": "pause"} in sent, 30, "the pause")
 
 
+def test_a_page_that_nobody_uses_for_long_reads_nothing_until_a_click(panel: Panel) -> None:
+    page = panel.tab.page
+    page.clock.install()
+    page.reload()
+    panel.tab.wait_until_ready()
+    panel.command("mgpu:open")
+    panel.shows("ready 2/2")
+
+    page.clock.fast_forward("31:00")
+
+    panel.shows("The page was not used for half an hour.")
+    panel.node.locator(".mgpu-status").click()
+    panel.shows("live")
+
+
+def test_a_ranks_log_is_shown(panel: Panel) -> None:
+    panel.press(POOLS, "rank 1")
+
+    dialog = panel.tab.page.get_by_role("dialog")
+    playwright.expect(dialog).to_contain_text("Log of rank 1 of main")
+    panel.answer("Close")
+
+
 HIDE = """() => {
     Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true });
     document.dispatchEvent(new Event('visibilitychange'));

@@ -1,6 +1,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
+import { Attention } from './attention.js';
 import { Connection, type ITransport, type Link, RequestError } from './connection.js';
 import { Histories } from './histories.js';
 import type { IFrame } from './rows.js';
@@ -32,7 +33,10 @@ export class SidebarModel implements IDisposable {
       frame => this._take(frame),
       () => this._changeSoon()
     );
-    document.addEventListener('visibilitychange', this._want);
+    this._attention = new Attention(() => {
+      this._want();
+      this._changeSoon();
+    });
   }
 
   /** Something is to be drawn anew. */
@@ -52,6 +56,11 @@ export class SidebarModel implements IDisposable {
   /** Whether the reader has stopped the news. */
   get isPaused(): boolean {
     return this._isPaused;
+  }
+
+  /** Whether nothing is read because nobody has used the page for long. */
+  get isAway(): boolean {
+    return this._attention.isAway;
   }
 
   get isDisposed(): boolean {
@@ -115,17 +124,17 @@ export class SidebarModel implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    document.removeEventListener('visibilitychange', this._want);
+    this._attention.dispose();
     cancelAnimationFrame(this._asked);
     this._connection.dispose();
     Signal.clearData(this);
   }
 
-  private readonly _want = (): void => {
+  private _want(): void {
     const intervals = [...this._watchers.values()].map(({ intervalS }) => intervalS);
-    const isSeen = intervals.length > 0 && document.visibilityState === 'visible';
+    const isSeen = intervals.length > 0 && this._attention.isVisible && !this.isAway;
     this._connection.want(isSeen && !this._isPaused, Math.min(...intervals, 60));
-  };
+  }
 
   private _take(frame: IFrame): void {
     if (this.document.apply(frame)) {
@@ -144,6 +153,7 @@ export class SidebarModel implements IDisposable {
   private _asked = 0;
   private _isPaused = false;
   private _isDisposed = false;
+  private readonly _attention: Attention;
   private readonly _connection: Connection;
   private readonly _watchers = new Map<string, IWatcher>();
   private readonly _changed = new Signal<this, void>(this);

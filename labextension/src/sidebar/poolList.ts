@@ -72,7 +72,7 @@ function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow):
   const lanes = keyed<IEngine>(
     engines,
     engine => engine.rank,
-    () => makeEngineRow(trans)
+    () => makeEngineRow(tools)
   );
   const node = make(
     'li',
@@ -150,11 +150,16 @@ function factsOf(pool: IPool, trans: TranslationBundle): string {
   return [words, ...counts].filter(Boolean).join(' · ') || trans.__('nothing runs');
 }
 
-function makeEngineRow(trans: TranslationBundle): {
-  node: HTMLElement;
-  update(engine: IEngine): void;
-} {
-  const [rank, device] = [make('span', 'mgpu-row-quiet'), make('span', 'mgpu-row-wide')];
+function makeEngineRow(tools: ITools): { node: HTMLElement; update(engine: IEngine): void } {
+  const { trans } = tools;
+  let now: IEngine | null = null;
+  const rank = commandButton(tools, '', COMMANDS.log, () => ({
+    pool: now?.pool ?? '',
+    rank: now?.rank ?? 0
+  }));
+  rank.className = 'mgpu-link mgpu-row-quiet';
+  rank.title = trans.__('Show the end of its log');
+  const device = make('span', 'mgpu-row-wide');
   const state = makeState();
   const proof = makeState();
   const task = make('span', 'mgpu-row-task');
@@ -163,6 +168,7 @@ function makeEngineRow(trans: TranslationBundle): {
   return {
     node,
     update(engine) {
+      now = engine;
       setText(rank, trans.__('rank %1', engine.rank));
       setText(device, engine.device.replace(/ \(.*\)$/, ''));
       setAttribute(device, 'title', engine.device);

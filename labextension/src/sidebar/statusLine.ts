@@ -26,7 +26,7 @@ export function makeStatusLine(tools: ITools): { node: HTMLElement; update(shown
     node,
     update(shown) {
       const { model } = shown;
-      const told = model.isPaused ? paused(trans) : linkWords(shown, trans);
+      const told = model.isPaused || model.isAway ? paused(model, trans) : linkWords(shown, trans);
       state.update(told.look, told.short);
       setText(words, told.long ?? '');
       setShown(words, Boolean(told.long));
@@ -47,12 +47,11 @@ interface ITold {
   readonly command?: string;
 }
 
-function paused(trans: TranslationBundle): ITold {
-  return {
-    look: 'stopped',
-    short: trans.__('paused'),
-    long: trans.__('Nothing is read until you go on.')
-  };
+function paused({ isPaused }: IShown['model'], trans: TranslationBundle): ITold {
+  const long = isPaused
+    ? trans.__('Nothing is read until you go on.')
+    : trans.__('The page was not used for half an hour. A click goes on.');
+  return { look: 'stopped', short: trans.__('paused'), long };
 }
 
 /** What the link is, in words. */
