@@ -15,6 +15,7 @@ import { makeTaskList } from './taskList.js';
 interface IPart {
   readonly node: HTMLElement;
   update(shown: IShown): void;
+  dispose?(): void;
 }
 
 /** The sidebar: GPUs, pools and background tasks. It wants news while it can be seen. */
@@ -57,6 +58,7 @@ export class GpuPanel extends SidePanel {
     if (!this.isDisposed) {
       this._options.model.watch(GpuPanel.ID, null);
       this._options.model.changed.disconnect(this._draw, this);
+      this._parts.forEach(({ part }) => part.dispose?.());
       super.dispose();
     }
   }

@@ -19,7 +19,11 @@ import { VirtualRows } from './virtualRows.js';
 const METRICS_SHOWN = 2;
 
 /** The tasks of all pools: how far, how good, and the buttons to end them. */
-export function makeTaskList(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
+export function makeTaskList(tools: ITools): {
+  node: HTMLElement;
+  update(shown: IShown): void;
+  dispose(): void;
+} {
   const { trans, commands } = tools;
   const counts = make('p', 'mgpu-hint');
   const list = make('ul', 'mgpu-rows mgpu-task-rows');
@@ -44,6 +48,7 @@ export function makeTaskList(tools: ITools): { node: HTMLElement; update(shown: 
   });
   return {
     node,
+    dispose: () => rows.dispose(),
     update({ model }) {
       const { tasks, pools, at } = model.document;
       const names = new Map(pools.map(pool => [pool.id, pool.name]));
