@@ -481,6 +481,28 @@ def test_a_request_to_stop_may_come_before_its_task(pool: Pool, tmp_path: Path) 
     assert future.result(10) == "asked"
 
 
+def test_a_task_tells_how_far_it_is(pool: Pool, tmp_path: Path) -> None:
+    def work() -> None:
+        report(step=0, progress=0.25, loss=2.0)
+        report(progress=0.5)
+        wait_for_file(tmp_path / "go")
+
+    future = pool.submit(work)
+    wait_until(lambda: future.progress == 0.5, 20, "the second report")
+    (described,) = endpoint.ask(pool.owner.socket, "tasks")
+    (tmp_path / "go").touch()
+    future.result(20)
+
+    assert described["progress"] == 0.5
+    assert future.metrics == [{"step": 0, "loss": 2.0}]
+
+
+@pytest.mark.parametrize("progress", [-0.1, 40, float("nan")])
+def test_progress_is_a_share(progress: float) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        report(progress=progress)
+
+
 def test_report_refuses_what_is_no_number() -> None:
     with pytest.raises(TypeError, match="'loss' is a list"):
         report(loss=[1, 2])

@@ -50,27 +50,35 @@ def current() -> EngineContext | None:
     return _context
 
 
-def report(step: int | None = None, **metrics: Any) -> None:
-    """Send metrics of the running task to the notebook.
+def report(step: int | None = None, *, progress: float | None = None, **metrics: Any) -> None:
+    """Send metrics of the running task to the notebook, and how far it is.
 
     Outside a task (a function tried out in the kernel) it does nothing.
 
     Args:
         step: The step or epoch that the metrics belong to.
+        progress: How much of the task is done, from 0 to 1: views show a bar and the time left.
         **metrics: One number per name; a tensor or array of one element is taken as its number.
 
     Raises:
         TypeError: If a metric is not a number.
+        ValueError: If `progress` is not between 0 and 1.
 
     Example:
-        >>> report(step=3, loss=0.25)
+        >>> report(step=3, progress=4 / 10, loss=0.25)
     """
     values = {name: _number(name, value) for name, value in metrics.items()}
+    done = None if progress is None else _share("progress", progress)
     context = _context
     if context is None or context.task is None:
         return
-    step = None if step is None else int(step)
-    context.emit({"op": "report", "task": context.task.id, "step": step, "metrics": values}, [])
+    task = context.task.id
+    if done is not None:
+        header = {"op": "progress", "task": task, "value": done, "step": None, "total": None}
+        context.emit(header, [])
+    if values or step is not None or done is None:
+        step = None if step is None else int(step)
+        context.emit({"op": "report", "task": task, "step": step, "metrics": values}, [])
 
 
 def stop_requested(after: StopAfter = "step") -> bool:
@@ -143,3 +151,13 @@ def _number(name: str, value: Any) -> float:
             f"The metric {name!r} is a {type(value).__name__}, but report takes numbers. "
             "Give one number per name, for example its mean."
         ) from None
+
+
+def _share(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not 0 <= number <= 1:
+        raise ValueError(
+            f"{name} is {number:g}, but it is the part that is done, from 0 to 1, such as "
+            "(step + 1) / num_steps."
+        )
+    return number

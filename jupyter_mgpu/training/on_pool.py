@@ -145,7 +145,8 @@ class PoolTraining:
             self._view.row(header["row"])
         elif header["op"] == "progress":
             future.progress = header["value"]
-            self._view.progress(header["step"], header["total"])
+            if header["step"] is not None:  # the training's own, not that of a callback
+                self._view.progress(header["step"], header["total"])
 
     # --- what the future asks ----------------------------------------------------------
 

@@ -136,7 +136,7 @@ class _PredictionGang(Gang):
 
     def listen(self, header: Header, frames: list[Frame]) -> bool:
         """Take an event."""
-        if header["op"] == "progress":
+        if header["op"] == "progress" and header["step"] is not None:
             self._done = (header["step"], header["total"])
             self._bar.update(*self._done)
         is_over = super().listen(header, frames)
