@@ -11,6 +11,7 @@ import pytest
 from gpu_stubs import GpuMachine, gpu, gpus
 from lab import CHROMIUM, VIEWPORT, Lab, LabPage, running_browser, running_lab
 
+from jupyter_mgpu import host
 from notebooks import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -111,6 +112,17 @@ def test_a_task_is_seen_and_cancelled_while_the_kernel_is_busy(panel: Panel) -> 
     playwright.expect(panel.node.locator(TASKS)).to_contain_text("cancelled")
     panel.shows("ready 2/2")
     playwright.expect(panel.tab.cell(2).locator(".jp-InputPrompt")).to_have_text("[*]:")
+
+
+def test_without_gpus_the_machines_own_load_is_shown(panel: Panel) -> None:
+    machine = panel.rows("This machine")
+
+    busy, memory = machine.get_by_role("meter").all()
+
+    playwright.expect(busy).to_have_attribute("aria-label", "CPU busy")
+    playwright.expect(busy).to_have_attribute("aria-valuetext", re.compile(r"^\d+ %$"))
+    total = host.memory_bytes()[1] / 2**30
+    playwright.expect(memory).to_have_attribute("aria-valuetext", re.compile(rf"{total:.1f} GiB$"))
 
 
 def test_a_task_that_is_asked_to_stop_ends_by_itself(panel: Panel) -> None:

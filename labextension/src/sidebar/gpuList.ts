@@ -3,10 +3,12 @@ import { makeMeter, makeSparkline, makeState } from 'mgpu-views/marks.js';
 import { keyed, make, seriesClass, setAttribute, setShown, setText } from 'mgpu-views/parts.js';
 
 import { LENGTH } from './histories.js';
+import { makeHostRow } from './hostRow.js';
+import { memoryWords, percentWords } from './meters.js';
 import type { IGpu } from './rows.js';
 import { walkable } from './roving.js';
 import { COMMANDS, type IShown, type ITools } from './shown.js';
-import { ranges, sizeOf, type SizeUnit, wholeSize } from './units.js';
+import { ranges, type SizeUnit } from './units.js';
 
 const MANY = 8;
 
@@ -15,7 +17,8 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
   const { trans, commands } = tools;
   const trouble = make('p', 'mgpu-trouble');
   const list = make('ul', 'mgpu-rows mgpu-gpu-rows');
-  const node = make('div', 'mgpu-section', trouble, list);
+  const host = makeHostRow(trans);
+  const node = make('div', 'mgpu-section', trouble, list, host.node);
   let gpus: IGpu[] = [];
   const rows = keyed<IGpuRow>(
     list,
@@ -57,6 +60,7 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
       setText(trouble, words);
       setShown(trouble, words !== '');
       setShown(list, gpus.length > 0);
+      host.update(model.document.host, settings.sizeUnit);
       refresh();
     }
   };
@@ -114,9 +118,9 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
         slots: LENGTH,
         label: () => sparkSentence(busyLabel, values, stepS, trans)
       });
-      busy.update({ name: '', label: busyLabel, ...percentOf(gpu, trans) });
+      busy.update({ name: '', label: busyLabel, ...percentWords(gpu.utilization, gpu.reasons.utilization, trans) });
       const memoryLabel = trans.__('memory of %1', gpu.label);
-      memory.update({ name: '', label: memoryLabel, ...memoryOf(gpu, unit, isCompact, trans) });
+      memory.update({ name: '', label: memoryLabel, ...memoryWords(memoryOf(gpu), unit, trans, isCompact) });
       setText(users, whoWords(gpu, isCompact, trans));
       setShown(proof.node, isProven !== null && !isCompact);
       proof.update(
@@ -212,45 +216,9 @@ function gpuWords(state: string, trans: TranslationBundle): string {
   return words[state] ?? state;
 }
 
-function percentOf(
-  gpu: IGpu,
-  trans: TranslationBundle
-): { percent: number | null; text: string; spoken: string } {
-  if (gpu.utilization === null) {
-    return unknown(gpu.reasons.utilization, trans);
-  }
-  const text = trans.__('%1 %', Math.round(gpu.utilization));
-  return { percent: gpu.utilization, text, spoken: text };
-}
-
-function memoryOf(
-  gpu: IGpu,
-  unit: SizeUnit,
-  isShort: boolean,
-  trans: TranslationBundle
-): { percent: number | null; text: string; spoken: string; reservedPercent?: number } {
-  const { memory_used: used, memory_total: total, memory_reserved: reserved } = gpu;
-  if (used === null || total === null) {
-    return unknown(gpu.reasons.memory_used ?? gpu.reasons.memory_total, trans);
-  }
-  const spoken = sizeOf(used, total, unit);
-  const share = (bytes: number): number => (100 * bytes) / total;
-  return {
-    percent: share(used),
-    text: isShort ? wholeSize(used, unit) : spoken,
-    spoken: reserved
-      ? trans.__('%1, the driver reserves %2', spoken, sizeOf(reserved, total, unit))
-      : spoken,
-    reservedPercent: share(reserved ?? 0)
-  };
-}
-
-function unknown(
-  reason: string | undefined,
-  trans: TranslationBundle
-): { percent: null; text: string; spoken: string } {
-  const spoken = trans.__('not available: %1', reason ?? trans.__('no reason was given'));
-  return { percent: null, text: trans.__('n/a'), spoken };
+function memoryOf(gpu: IGpu): Parameters<typeof memoryWords>[0] {
+  const { memory_used: used, memory_total: total, memory_reserved: reserved, reasons } = gpu;
+  return { used, total, reserved, reason: reasons.memory_used ?? reasons.memory_total };
 }
 
 function sparkSentence(

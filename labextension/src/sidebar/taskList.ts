@@ -61,10 +61,10 @@ export function makeTaskList(tools: ITools): {
         curve: model.histories.metricOf(task.key),
         canAct: model.canAct
       }));
-      rows.update(shown);
       setText(counts, countWords(tasks, trans));
       setShown(counts, tasks.length > 0);
       setShown(list, tasks.length > 0);
+      rows.update(shown); // measures a row, for which the list must be seen
       const hidden = pools.reduce((sum, pool) => sum + pool.hidden_tasks, 0);
       const more = hidden ? trans._n('%1 more is queued.', '%1 more are queued.', hidden) : '';
       setText(
