@@ -6,6 +6,7 @@ import uuid
 
 from jupyter_mgpu.output import html
 from jupyter_mgpu.output.publisher import Bundle, Publisher
+from jupyter_mgpu.output.table import format_duration
 
 QUIET_S = 0.5
 """A loop that ends within this time shows nothing."""
@@ -75,9 +76,9 @@ def _bundle(name: str, share: float | None, text: str, outcome: str) -> Bundle:
 
 
 def _live_text(num_done: int, total: int | None, num_failed: int, elapsed_s: float) -> str:
-    parts = [_count(num_done, total), _time(elapsed_s)]
+    parts = [_count(num_done, total), format_duration(elapsed_s)]
     if total and num_done:
-        parts[-1] += f" + {_time((total - num_done) * elapsed_s / num_done)} left"
+        parts[-1] += f" + {format_duration((total - num_done) * elapsed_s / num_done)} left"
     return ", ".join([*parts, *_extras(num_done, num_failed, elapsed_s)])
 
 
@@ -85,7 +86,7 @@ def _final_text(
     num_done: int, total: int | None, num_failed: int, elapsed_s: float, outcome: str
 ) -> str:
     count = _count(num_done, total) if outcome else f"{num_done:,} items"
-    parts = [f"{outcome} after {count}" if outcome else count, _time(elapsed_s)]
+    parts = [f"{outcome} after {count}" if outcome else count, format_duration(elapsed_s)]
     return ", ".join([*parts, *_extras(num_done, num_failed, elapsed_s)])
 
 
@@ -101,14 +102,4 @@ def _extras(num_done: int, num_failed: int, elapsed_s: float) -> list[str]:
 def _rate(per_s: float) -> str:
     if per_s >= 1:
         return f"{per_s:,.0f}/s" if per_s >= 10 else f"{per_s:.1f}/s"
-    return f"{_time(1 / per_s)} each"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+    return f"{format_duration(1 / per_s)} each"

@@ -38,3 +38,14 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_text(item)}" for key, item in value.items())
     return str(value)
+
+
+def format_duration(seconds: float) -> str:
+    """Write a time span: 4.2 s, 3:05, 1:02:03."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from jupyter_mgpu.output.table import format_duration
+
 UNKNOWN = "n/a"
 _GIB = 2**30
 
@@ -42,16 +44,8 @@ def memory(found: dict[str, Any]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time span: 4.2 s, 3:05, 1:02:03."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+    """Write a time span."""
+    return UNKNOWN if seconds is None else format_duration(seconds)
 
 
 def moment(epoch_s: float | None) -> str:
