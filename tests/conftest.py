@@ -28,6 +28,17 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_home, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def own_runtime_folder() -> Iterator[None]:
+    """Let servers and kernels of this module see each other's pools, and no others."""
+    before = os.environ["JUPYTER_RUNTIME_DIR"]
+    # Short: socket paths below it must stay under 108 bytes.
+    os.environ["JUPYTER_RUNTIME_DIR"] = folder = tempfile.mkdtemp(prefix="mgpu-run-")
+    yield
+    os.environ["JUPYTER_RUNTIME_DIR"] = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def _pool():
     from jupyter_mgpu.start import parpool

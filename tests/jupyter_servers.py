@@ -201,10 +201,13 @@ def stream(
     """Open the stream: `stream()`, with other headers `stream({"Origin": ...})`."""
     opened: list[Stream] = []
 
+    async def open_socket(request: HTTPRequest) -> WebSocketClientConnection:
+        return await websocket_connect(request)  # asks for the running loop at once
+
     def connect(headers: dict[str, str] | None = None) -> Stream:
         url = f"ws://127.0.0.1:{jp_http_port}{jp_base_url}{ADDRESS}/stream"
         request = HTTPRequest(url, headers=jp_auth_header if headers is None else headers)
-        opened.append(Stream(wait(websocket_connect(request)), wait))
+        opened.append(Stream(wait(open_socket(request)), wait))
         return opened[-1]
 
     yield connect

@@ -13,6 +13,8 @@ from gpu_stubs import gpu, gpu_uuid
 from jupyter_mgpu import cli, control
 from notebooks import is_alive, notebook, wait_until
 
+pytestmark = pytest.mark.usefixtures("own_runtime_folder")
+
 
 def run(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "jupyter_mgpu.cli", *words]

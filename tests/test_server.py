@@ -12,7 +12,7 @@ from tornado.httpclient import HTTPClientError
 from jupyter_mgpu.monitor.sampler import sampler
 from jupyter_mgpu.server import handlers
 
-pytestmark = pytest.mark.oldest
+pytestmark = [pytest.mark.oldest, pytest.mark.usefixtures("own_runtime_folder")]
 
 GETS = ["hello", "snapshot", "history", "pools/x/log", "pools/x/diary", "nonsense", "pools/x"]
 POSTS = [f"pools/x/{name}" for name in ("interrupt", "restart", "stop", "cancel", "request-stop")]

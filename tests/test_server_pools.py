@@ -19,6 +19,8 @@ from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner import endpoint, records
 from notebooks import Notebook, is_alive, notebook, wait_until
 
+pytestmark = pytest.mark.usefixtures("own_runtime_folder")
+
 
 @pytest.fixture
 def fresh() -> Notebook:

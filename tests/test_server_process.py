@@ -14,6 +14,8 @@ from server_processes import running_server
 from jupyter_mgpu.server.app import MgpuExtension
 from notebooks import notebook, wait_until
 
+pytestmark = pytest.mark.usefixtures("own_runtime_folder")
+
 
 def listening_ports(pid: int) -> set[str]:
     """The addresses on which a process accepts TCP connections."""

@@ -11,7 +11,7 @@ from jupyter_mgpu.monitor.sampler import sampler
 from jupyter_mgpu.server.document import MOST_GONE, Document
 from jupyter_mgpu.server.viewer import Viewer
 
-pytestmark = pytest.mark.oldest
+pytestmark = [pytest.mark.oldest, pytest.mark.usefixtures("own_runtime_folder")]
 
 
 def sampler_threads() -> int:

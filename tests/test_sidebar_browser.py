@@ -19,6 +19,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe i
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("own_runtime_folder"),
 ]
 
 CELLS = [

@@ -12,6 +12,8 @@ from server_processes import TOKEN, RunningServer, running_server
 
 from notebooks import wait_until
 
+pytestmark = pytest.mark.usefixtures("own_runtime_folder")
+
 FOLDER = Path(__file__).parents[1] / "labextension" / "tests"
 NODE = Path(sys.executable).with_name("node")
 
