@@ -62,12 +62,8 @@ def memory_limit_bytes() -> int | None:
 
 def available_memory_bytes() -> int:
     """Read how much memory can still be had, in the container as well as on the machine."""
-    import psutil  # here, since it costs a good part of the package's import time
-
-    in_groups = [
-        max(0, limit - used) for limit, used in filter(None, map(_memory, _own_folders("memory")))
-    ]
-    return min([int(psutil.virtual_memory().available), *in_groups])
+    used, total = memory_bytes()
+    return total - used
 
 
 def memory_bytes() -> tuple[int, int]:

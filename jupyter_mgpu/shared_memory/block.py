@@ -172,14 +172,18 @@ def _in_threads(works: Sequence[Iterator[None]]) -> None:
             errors.append(error)
 
     threads = [threading.Thread(target=exhaust, args=(work,)) for work in works[1:]]
-    for thread in threads:
-        thread.start()
-    exhaust(works[0])
+    try:
+        for thread in threads:
+            thread.start()
+        exhaust(works[0])
+    except BaseException as error:  # noqa: BLE001 - raised below, once nobody writes any more
+        errors.append(error)
     # However often Stop is pressed: who closes a descriptor must know that nobody writes to it.
     while any(thread.is_alive() for thread in threads):
         try:
             for thread in threads:
-                thread.join()
+                if thread.is_alive():
+                    thread.join()
         except KeyboardInterrupt as error:
             errors.append(error)
     if errors:
@@ -218,7 +222,8 @@ def new_block(path: Path | None = None, *, num_bytes: int = 0) -> Block:
 
 def num_parts(num_bytes: int) -> int:
     """Count the memfds that so many bytes are divided into."""
-    return min(MOST_PARTS, host.num_cores(), max(1, num_bytes // LEAST_PART_BYTES))
+    wanted = min(MOST_PARTS, num_bytes // LEAST_PART_BYTES)
+    return min(wanted, host.num_cores()) if wanted > 1 else 1  # most are small: asks for no cores
 
 
 def _new_memfd() -> int:

@@ -10,10 +10,10 @@ from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import open_pools
+from jupyter_mgpu.widgets.future_source import FutureSource, ask
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
 from jupyter_mgpu.widgets.states.tasks import DIARY_CHARS, MAX_TASKS, TaskFacts, tasks_state
-from jupyter_mgpu.widgets.training_source import ask, pool_of
 
 CONTROLS = ("cancel", "request_stop")
 
@@ -56,7 +56,7 @@ class TasksSource:
         raise MgpuError("The task has ended.")
 
 
-class TaskSource:
+class TaskSource(FutureSource):
     """One task.
 
     Args:
@@ -64,8 +64,7 @@ class TaskSource:
     """
 
     def __init__(self, future: TaskFuture) -> None:
-        self._future: TaskFuture | None = future
-        self._pool = pool_of(future)
+        super().__init__(future)
         self._last = task_facts(self._pool, future)
 
     def state(self, limit: int) -> State:  # noqa: ARG002 - its curve is small
@@ -78,18 +77,6 @@ class TaskSource:
                 self._future = None
         is_final = self._last.state not in ("queued", "running")
         return tasks_state([self._last], final=is_final, diary_chars=DIARY_CHARS)
-
-    def has_ended(self) -> bool:
-        """Whether it has ended."""
-        future = self._future
-        return future is None or future.done()
-
-    def act(self, action: dict[str, Any]) -> str:
-        """Stop it; see `Source.act`."""
-        future = self._future
-        if future is None or future.done():
-            raise MgpuError(f"{self._last.name!r} has ended.")
-        return ask(future, future.name, action["action"])
 
 
 def tasks_source() -> TasksSource:

@@ -2,10 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterable
 
-from jupyter_mgpu.monitor import EngineProcess, Watch, clamp_interval
-from jupyter_mgpu.pools import open_pools
+from jupyter_mgpu.monitor import Watch, clamp_interval
+from jupyter_mgpu.snapshots import engine_processes
 
 REST_AFTER_S = 15.0
 """A bit longer than the pause between two renewals of what is saved."""
@@ -25,7 +24,7 @@ class Telemetry:
         with self._lock:
             self._used_s = time.monotonic()
             if self._watch is None:
-                self._watch = Watch(engines=_engines)
+                self._watch = Watch(engines=engine_processes)
                 if self._interval_s is not None:
                     self._watch.interval_s = self._interval_s
             return self._watch
@@ -49,16 +48,6 @@ class Telemetry:
             if self._watch is not None:
                 self._watch.interval_s = interval_s
         return note or f"A sample every {interval_s:g} s."
-
-
-def _engines() -> Iterable[EngineProcess]:
-    """List the engines of this kernel's pools; must not wait."""
-    return [
-        EngineProcess(engine.pid, pool.name, engine.rank)
-        for pool in open_pools()
-        for engine in pool.engines
-        if engine.pid is not None
-    ]
 
 
 telemetry = Telemetry()

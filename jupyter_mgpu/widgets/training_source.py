@@ -10,16 +10,13 @@ from jupyter_mgpu.client import first_line
 from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
-from jupyter_mgpu.pools import open_pools
 from jupyter_mgpu.widgets.curves import Curves
+from jupyter_mgpu.widgets.future_source import CONTROLS, STOPS, FutureSource, ask
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
 from jupyter_mgpu.widgets.states.training import DIARY_CHARS, TrainingFacts, training_state
 
 RATE_OVER_S = 10.0
-STOPS = {"request_stop": "step", "stop_after_epoch": "epoch"}
-"""What a training is asked to end after, by the name of the button's action."""
-CONTROLS = (*STOPS, "cancel")
 _ENDS = {"failed": "failed", "interrupted": "cancelled", "cancelled": "cancelled"}
 
 
@@ -129,7 +126,7 @@ class CellTraining:
         return words
 
 
-class FutureTraining:
+class FutureTraining(FutureSource):
     """The future of a training, or of a task that reports metrics.
 
     Args:
@@ -137,8 +134,7 @@ class FutureTraining:
     """
 
     def __init__(self, future: TaskFuture) -> None:
-        self._future: TaskFuture | None = future
-        self._pool = pool_of(future)
+        super().__init__(future)
         self._curves = Curves()
         self._num_read = 0
         self._pace = Pace()
@@ -184,17 +180,9 @@ class FutureTraining:
             facts.error = first_line(future.exception())
         return facts
 
-    def has_ended(self) -> bool:
-        """Whether it has ended."""
-        future = self._future
-        return future is None or future.done()
-
     def act(self, action: dict[str, Any]) -> str:
         """Stop it, in one of three ways; see `Source.act`."""
-        future = self._future
-        if future is None or future.done():
-            raise MgpuError(f"{self._last.name!r} has ended.")
-        words = ask(future, future.name, action["action"])
+        words = super().act(action)
         self._is_stopping = True
         return words
 
@@ -203,29 +191,3 @@ def future_training(future: TaskFuture) -> FutureTraining:
     """Return the source of a future's views."""
     key = ("training", id(future), future.created)
     return shared(key, lambda: FutureTraining(future))
-
-
-def pool_of(future: TaskFuture) -> str:
-    """Return the name of the open pool that runs a task; empty if there is none."""
-    found = (pool.name for pool in open_pools() if any(task is future for task in pool.tasks()))
-    return next(found, "")
-
-
-def ask(task: Any, name: str, action: str) -> str:
-    """Stop a task in the way of an action, and say what was done.
-
-    Args:
-        task: A future, or what takes `request_stop(after)`.
-        name: What it is called.
-        action: request_stop, stop_after_epoch or cancel.
-
-    Raises:
-        MgpuError: If that cannot be asked of it.
-    """
-    if action in STOPS:
-        task.request_stop(STOPS[action])
-        return f"'{name}' was asked to stop after its {STOPS[action]}."
-    if action == "cancel" and hasattr(task, "cancel"):
-        task.cancel()
-        return f"'{name}' was cancelled."
-    raise MgpuError(f"{action!r} was asked for, but '{name}' takes: {', '.join(CONTROLS)}.")
