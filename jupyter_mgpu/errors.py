@@ -5,6 +5,7 @@
     - GpuNotFoundError
     - DuplicateGpuError
     - GpuBusyError       leased by another pool, or used by a foreign process
+  + ClusterError         a cluster's description is missing or wrong (also a ValueError)
   + LeaseError           the records of who holds which GPU cannot be used
   + GpuProofError        CUDA shows other GPUs than it should, or does not say which
   + PoolClosedError      the pool was shut down (also a RuntimeError)
@@ -74,6 +75,10 @@ class GpuBusyError(SelectionError):
     def __init__(self, message: str, *, holders: Sequence[str] = ()) -> None:
         self.holders = tuple(holders)
         super().__init__(message)
+
+
+class ClusterError(MgpuError, ValueError):
+    """A cluster is not described, or its description is wrong."""
 
 
 class PoolClosedError(MgpuError, RuntimeError):

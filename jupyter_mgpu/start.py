@@ -4,12 +4,15 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from jupyter_mgpu import clusters
+from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Request, check_request
 from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
 from jupyter_mgpu.opening import PoolOptions, open_pool, resize
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import find_pool, latest_pool, open_pools
+from jupyter_mgpu.transport.profiles import describe_profile
 
 IDLE_TIMEOUT_S = 30 * 60.0
 
@@ -51,14 +54,16 @@ def parpool(
         share: Use GPUs that others use as well.
         visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool.
         restart: End an open pool of that name first, with its tasks and variables.
-        keep: Refused for now, as are `attach`, `cluster` and `profile`.
+        keep: Refused for now, as is `attach`.
         attach: Refused for now.
-        cluster: Refused for now.
-        profile: Refused for now.
+        cluster: Where the engines run: a cluster of the clusters file, "local", "slurm", "mpi" or
+            the name of an ipyparallel launcher. Other kinds than local are refused for now.
+        profile: An existing ipyparallel profile that says where they run.
         start_timeout: Seconds that an engine may take to start.
 
     Raises:
         SelectionError: If the engines or GPUs asked for cannot be had; it says what can.
+        ClusterError: If the cluster is not described, or its description is wrong.
         GpuBusyError: If they are in use; it names by whom.
         PoolStartError: If an engine does not come up; it has that engine's last lines.
 
@@ -66,7 +71,13 @@ def parpool(
         >>> pool = parpool(2, gpus="1,3")
     """
     refuse_on_engine("parpool")
-    _refuse_unbuilt(keep=keep, attach=attach, cluster=cluster, profile=profile)
+    _refuse_unbuilt(keep=keep, attach=attach)
+    description = _describe_cluster(cluster, profile)
+    if description is not None and description.kind != "local":
+        raise SelectionError(
+            f"The cluster {description.name!r} is of kind {description.kind} "
+            f"({description.source}), but {_SOON}."
+        )
     options = PoolOptions(idle_timeout or None, wait, start_timeout)
     request = Request(
         n=n,
@@ -121,6 +132,17 @@ def _refuse_unbuilt(**options: Any) -> None:
     for option, value in options.items():
         if value:
             raise SelectionError(f"--{option} was asked for, but {_SOON}.")
+
+
+def _describe_cluster(cluster: str | None, profile: str | None) -> ClusterDescription | None:
+    """Look up where the engines run; None for this machine."""
+    if cluster is not None and profile is not None:
+        raise SelectionError(
+            f"--cluster {cluster} and --profile {profile} were both asked for; give one of them."
+        )
+    if profile is not None:
+        return describe_profile(profile)
+    return None if cluster is None else clusters.find(cluster)
 
 
 def _gpus_text(gpus: str | Sequence[int] | None) -> str | None:

@@ -467,7 +467,7 @@ def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_is_not_built_is_refused_in_one_line() -> None:
-    for option in ({"keep": True}, {"attach": "x"}, {"cluster": "slurm"}, {"profile": "p"}):
+    for option in ({"keep": True}, {"attach": "x"}, {"cluster": "slurm"}):
         with pytest.raises(SelectionError, match="is not built yet"):
             parpool(1, **option)
 

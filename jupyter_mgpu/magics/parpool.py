@@ -42,8 +42,8 @@ class ParpoolMagic(Magics):
     @argument("--restart", action="store_true", help="end an open pool first, with its variables")
     @argument("--keep", action="store_true", help="refused until it is built")
     @argument("--attach", help="refused until it is built")
-    @argument("--cluster", help="refused until it is built")
-    @argument("--profile", help="refused until it is built")
+    @argument("--cluster", metavar="NAME", help="where the engines run: see docs/clusters.md")
+    @argument("--profile", metavar="NAME", help="an ipyparallel profile that says where")
     @line_magic
     def parpool(self, line: str) -> Any:
         """Start a pool (`%parpool 2 --gpus 1,3`), or show the open one (`%parpool`)."""
