@@ -62,6 +62,7 @@ class EngineStatus:
         rss_bytes: Its memory at the last look, None before the first.
         starts: How often an engine was started for this rank.
         moved: What went to it and came from it since the pool was started.
+        task_id: The id of what it runs.
     """
 
     rank: Rank
@@ -73,6 +74,7 @@ class EngineStatus:
     rss_bytes: int | None
     starts: int
     moved: MovedBytes
+    task_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

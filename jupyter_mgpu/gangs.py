@@ -196,7 +196,7 @@ def output_of(
         ranks,
         place,
         quiet=is_quiet,
-        log_paths={rank: str(pool.owner.engines[rank].log) for rank in ranks},
+        log_paths={rank: str(pool.owner.log(rank)) for rank in ranks},
         labels={rank: pool.device(rank) for rank in ranks},
         send=pool.owner.post,
     )

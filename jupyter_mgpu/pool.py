@@ -30,8 +30,8 @@ from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.output.pool_status import engine_rows, status_line
 from jupyter_mgpu.output.table import text_table
-from jupyter_mgpu.owner.owner import Owner
-from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.plans import EnginePlan
+from jupyter_mgpu.owner.pool_owner import Listener, PoolOwner
 from jupyter_mgpu.sending import Sender
 
 LEASE_END_S = 1.0
@@ -43,7 +43,7 @@ class Pool:
     Use `parpool()` to start one.
 
     Args:
-        plan: What to start.
+        make_owner: Makes the pool's owner, which tells its events to what it is given.
         request: What was asked for, to compare with a later request.
         claims: The GPUs of each rank, kept from other pools.
         sender: What knows the kernel's names and those on the engines.
@@ -53,7 +53,7 @@ class Pool:
 
     def __init__(
         self,
-        plan: PoolPlan,
+        make_owner: Callable[[Listener], PoolOwner],
         *,
         request: Request,
         claims: Mapping[int, Claim],
@@ -62,12 +62,12 @@ class Pool:
         on_end: Callable[["Pool"], None],
     ) -> None:
         self.request = request
-        self.claims = dict(claims)
+        self._claims = dict(claims)
         self.sender = sender
         self._on_end = on_end
         self._ended: str | None = None
         self._lock = threading.Lock()
-        self.owner = Owner(plan, lambda header, frames: self._inbox.take(header, frames))
+        self.owner = make_owner(lambda header, frames: self._inbox.take(header, frames))
         self._futures = TaskFutures(self.owner)
         gangs = Listeners()
         events = PoolEvents(self.owner, sender, say, self._end_soon)
@@ -105,17 +105,22 @@ class Pool:
     @property
     def size(self) -> int:
         """How many engines it has."""
-        return len(self.owner.engines)
+        return len(self.owner.ranks)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """0 to size - 1."""
-        return tuple(self.owner.engines)
+        return self.owner.ranks
 
     @property
     def engines(self) -> tuple[Any, ...]:
         """One record per rank: pid, device, state, task, memory."""
         return self.status().engines
+
+    @property
+    def gpu_uuids(self) -> dict[int, tuple[str, ...]]:
+        """The GPUs of each rank that has any."""
+        return self.owner.gpu_uuids
 
     @property
     def is_open(self) -> bool:
@@ -276,7 +281,7 @@ class Pool:
         """
         self._check_open()
         for rank in ranks:
-            if rank not in self.owner.engines:
+            if rank not in self.ranks:
                 raise ValueError(f"Rank {rank} was named, but the pool has ranks {self.ranks}.")
         self.owner.restart(tuple(ranks))
 
@@ -292,7 +297,7 @@ class Pool:
         except BaseException:
             growth.cancel()  # a Stop: the engines that are on their way end again
             raise
-        self.claims.update(claims)
+        self._claims.update(claims)
 
     def shrink(self, size: int) -> None:
         """End the engines of the last ranks, with the variables there; they must be idle."""
@@ -306,8 +311,8 @@ class Pool:
         """Give the GPUs of some ranks back, whose engines are about to end."""
         deadline_s = time.monotonic() + LEASE_END_S
         for rank in ranks:
-            if rank in self.claims:
-                self.claims.pop(rank).drop(max(0.0, deadline_s - time.monotonic()))
+            if rank in self._claims:
+                self._claims.pop(rank).drop(max(0.0, deadline_s - time.monotonic()))
 
     def shutdown(self, *, wait_for_tasks: bool = True) -> None:
         """End the pool; harmless when it has ended before.
@@ -350,7 +355,7 @@ class Pool:
         self._activity.close()
         self._inbox.close()
         exchange.detach(self.line)
-        self._drop_claims(list(self.claims))
+        self._drop_claims(list(self._claims))
         self._on_end(self)
 
     def _end_soon(self, reason: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.owner.queue import Task
 
 HANG_VARIABLE = "MGPU_HANG_REPORT_S"
@@ -31,7 +31,7 @@ class Standstill:
         MgpuError: If the time that is set in the environment is no number.
     """
 
-    def __init__(self, owner: Owner, task: Task) -> None:
+    def __init__(self, owner: PoolOwner, task: Task) -> None:
         self._owner = owner
         self._task = task
         self._hang_s = _hang_s()

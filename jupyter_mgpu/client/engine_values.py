@@ -11,7 +11,7 @@ from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.exchange import Line
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.on_engine import constants, context
-from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.sending import Sender
 
 OWN_PRIORITY = 1 << 30
@@ -30,7 +30,9 @@ class EngineValues:
         line: The pool's among those of the kernel.
     """
 
-    def __init__(self, owner: Owner, submission: Submission, sender: Sender, line: Line) -> None:
+    def __init__(
+        self, owner: PoolOwner, submission: Submission, sender: Sender, line: Line
+    ) -> None:
         self.line = line
         self._owner = owner
         self._submission = submission
@@ -39,7 +41,7 @@ class EngineValues:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The pool's ranks."""
-        return tuple(self._owner.engines)
+        return self._owner.ranks
 
     def scatter(self, name: str, values: Sequence[Any]) -> None:
         """Give each rank its own value; waits for ranks that are busy.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.sending import Sender
 from jupyter_mgpu.wire import Header
 
@@ -19,7 +19,7 @@ class PoolEvents:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: PoolOwner,
         sender: Sender,
         say: Callable[[str], None],
         on_end: Callable[[str], None],

@@ -13,7 +13,7 @@ from jupyter_mgpu.client.task_futures import TaskFutures
 from jupyter_mgpu.errors import PoolClosedError
 from jupyter_mgpu.exchange import Line
 from jupyter_mgpu.futures import Control, TaskFuture
-from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.packing import Place, companions
 from jupyter_mgpu.sending import Follow
@@ -56,7 +56,7 @@ class Submission:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: PoolOwner,
         futures: TaskFutures,
         gangs: Listeners,
         activity: Activity,

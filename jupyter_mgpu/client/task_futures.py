@@ -13,7 +13,7 @@ from jupyter_mgpu.futures import TaskFuture, settle
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
-from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.wire import Frame, Header
 
 MAX_ENDED = 200
@@ -28,7 +28,7 @@ class TaskFutures:
         owner: The pool's owner.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: PoolOwner) -> None:
         self._owner = owner
         self._open: dict[str, TaskFuture] = {}
         self._displays: dict[str, TaskDisplay] = {}
@@ -94,7 +94,7 @@ class TaskFutures:
 
     def show_task(self, future: TaskFuture) -> None:
         """Stream a task's diary into the current cell; see `TaskFuture.show`."""
-        log = self._owner.engines[future.rank].log if future.rank is not None else None
+        log = self._owner.log(future.rank) if future.rank is not None else None
         display = TaskDisplay(future, publisher.capture(), str(log) if log else None)
         self._displays[future.id] = display
         try:

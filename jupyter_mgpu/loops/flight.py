@@ -237,7 +237,7 @@ class Flight:
 
     def _on_death(self, chunk: Chunk, header: Header) -> None:
         """Fail the item that ran; what the engine had beside it goes to another one."""
-        log = self._pool.owner.engines[chunk.rank].log
+        log = self._pool.owner.log(chunk.rank)
         place = bookmark.read(bookmark.path_beside(log), chunk.number)
         rest = list(enumerate(chunk.rest(), start=chunk.num_done))
         guilty = [item for offset, item in rest if offset == place]

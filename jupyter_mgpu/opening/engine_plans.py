@@ -41,6 +41,7 @@ def _plan_engine(slot: Slot, threads: int, inventory: Inventory) -> EnginePlan:
         device=device,
         torch_device=f"cuda:{place}" if slot.devices else "cpu",
         environment=environment,
+        gpu_uuids=tuple(device.uuid for device in slot.devices),
         prove=_prover(slot, inventory),
     )
 

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jupyter_mgpu import gpus as devices
@@ -12,6 +13,7 @@ from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import Choice, Request
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
@@ -49,7 +51,7 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
         for sentence in [*choice.sentences, *_warnings()]:
             notices.say(sentence)
         pool = Pool(
-            _plan(request, options, choice),
+            partial(Owner, _plan(request, options, choice)),
             request=request,
             claims=claims_of(choice),
             sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),

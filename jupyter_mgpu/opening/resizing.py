@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jupyter_mgpu import gpus as devices
+from jupyter_mgpu.engines import Rank
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
@@ -60,7 +61,7 @@ def _more(pool: Pool, request: Request) -> Request | None:
     )
     if wish.gpus is not None:
         named = [device.uuid for device in devices.named(wish.gpus)]
-        held = list(dict.fromkeys(u for r in pool.ranks for u in pool.claims[r].gpu_uuids))
+        held = list(dict.fromkeys(u for r in pool.ranks for u in pool.gpu_uuids.get(r, ())))
         if held[: len(named)] != named[: len(held)]:
             return None
         if wish.n is None:
@@ -75,7 +76,7 @@ def _grow(pool: Pool, more: Request, options: PoolOptions) -> None:
     least, most = more.smallest - pool.size, (more.largest or more.smallest) - pool.size
     choice = choose(replace(more, n=(max(1, least), most)), options)
     try:
-        if pool.claims and not choice.has_gpus:
+        if pool.gpu_uuids and not choice.has_gpus:
             raise SelectionError(" ".join(choice.sentences))
         for sentence in choice.sentences if choice.has_gpus else ():
             notices.say(sentence)
@@ -99,11 +100,12 @@ def _shrink(pool: Pool, size: int) -> None:
 def _losses(pool: Pool, ranks: Iterable[int]) -> list[str]:
     """Say what would be lost with the engines of some ranks: tasks and variables."""
     losses = []
+    tasks = {engine.rank: engine.task for engine in pool.engines}
     for rank in ranks:
-        task = pool.owner.engines[rank].task
+        task = tasks.get(Rank(rank))
         names = sorted(pool.sender.names_on(rank))
         if task is not None:
-            losses.append(f"rank {rank} runs {task.name!r}")
+            losses.append(f"rank {rank} runs {task!r}")
         if names:
             losses.append(f"rank {rank} has {', '.join(names[:8])}")
     return losses

@@ -111,6 +111,7 @@ class EngineRecord:
             rss_bytes=self.rss_bytes,
             starts=self.starts,
             moved=MovedBytes(self.sent_bytes, self.received_bytes, self.shared_bytes),
+            task_id=self.task.id if self.task else None,
         )
 
     def sample_memory(self) -> None:

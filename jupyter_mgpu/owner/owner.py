@@ -12,8 +12,9 @@ from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import PoolClosedError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.owner.engine_record import EngineRecord
-from jupyter_mgpu.owner.owner_loop import Listener, OwnerLoop
+from jupyter_mgpu.owner.owner_loop import OwnerLoop
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.pool_owner import Listener
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.wire import Frame, Header
@@ -185,6 +186,11 @@ class Owner:
         return self._core.status()
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have an engine, or get one again."""
+        return tuple(self._core.engines)
+
+    @property
     def engines(self) -> dict[int, EngineRecord]:
         """The engines by rank."""
         return self._core.engines
@@ -192,6 +198,16 @@ class Owner:
     def device(self, rank: int) -> str:
         """Return what a rank runs on, in words."""
         return self.engines[rank].plan.device
+
+    def log(self, rank: int) -> Path:
+        """Return the file with all that a rank has printed."""
+        return self.engines[rank].log
+
+    @property
+    def gpu_uuids(self) -> dict[int, tuple[str, ...]]:
+        """The GPUs of each rank that has any."""
+        plans = [engine.plan for engine in list(self.engines.values())]
+        return {plan.rank: plan.gpu_uuids for plan in plans if plan.gpu_uuids}
 
     @property
     def cluster(self) -> PoolCluster:

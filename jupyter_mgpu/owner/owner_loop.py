@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from jupyter_mgpu.owner.escalation import Escalation
 from jupyter_mgpu.owner.idle import RESIDENT_BYTES, IdleClock
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.pool_owner import Listener
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
 from jupyter_mgpu.owner.switchboard import Switchboard
@@ -41,8 +42,6 @@ ANSWER_S = 1.0
 CLOSE_S = 3.0
 STORE_AFTER_S = 3.0
 """Its import of torch would slow that of a cell which comes at once."""
-
-Listener = Callable[[Header, list[Frame]], None]
 
 
 class OwnerLoop:

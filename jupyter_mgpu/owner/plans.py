@@ -18,6 +18,7 @@ class EnginePlan:
         device: What it runs on, in words.
         torch_device: What its `device` variable says: `cuda:0` or `cpu`.
         environment: Its pin and rendezvous variables.
+        gpu_uuids: Its own GPUs.
         prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
             wrong. None for a CPU engine.
     """
@@ -26,6 +27,7 @@ class EnginePlan:
     device: str
     torch_device: str
     environment: dict[str, str]
+    gpu_uuids: tuple[str, ...] = ()
     prove: Callable[[], tuple[bool, str | None]] | None = None
 
 

@@ -100,7 +100,7 @@ def _with_own_gpu(pool: Pool) -> tuple[int, ...]:
     taken: set[str] = set()
     found = []
     for rank in pool.ranks:
-        gpus = set(pool.claims[rank].gpu_uuids) if rank in pool.claims else set()
+        gpus = set(pool.gpu_uuids.get(rank, ()))
         if gpus and taken.isdisjoint(gpus):
             taken |= gpus
             found.append(rank)

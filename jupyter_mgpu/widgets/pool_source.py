@@ -38,7 +38,6 @@ class PoolSource:
         return pool is None or not pool.is_open
 
     def _state_of(self, pool: Pool) -> State:
-        records = list(pool.owner.engines.items())
         status = pool.status()
         uuids = _uuids(pool)
         if pool.is_open:  # else the last ones stay
@@ -47,7 +46,7 @@ class PoolSource:
             status,
             self._readings,
             uuids=uuids,
-            task_ids={rank: record.task.id for rank, record in records if record.task is not None},
+            task_ids={e.rank: e.task_id for e in status.engines if e.task_id is not None},
             ended=pool.end_reason,
         )
 
@@ -60,7 +59,7 @@ class PoolSource:
 
 
 def _uuids(pool: Pool) -> dict[int, str]:
-    return {rank: claim.gpu_uuids[0] for rank, claim in pool.claims.items() if claim.gpu_uuids}
+    return {rank: uuids[0] for rank, uuids in pool.gpu_uuids.items()}
 
 
 def pool_source(pool: Pool) -> PoolSource:
@@ -95,8 +94,7 @@ def act_on_pool(pool: Pool, action: dict[str, Any]) -> str:
 
 
 def _interrupt(pool: Pool, ranks: tuple[int, ...]) -> str:
-    engines = pool.owner.engines
-    tasks = {task.id: task.name for rank in ranks if (task := engines[rank].task) is not None}
+    tasks = {e.task_id: e.task or "" for e in pool.engines if e.rank in ranks and e.task_id}
     if not tasks:
         raise MgpuError("Nothing runs there that could be interrupted.")
     for task_id in tasks:
