@@ -29,6 +29,23 @@ class TaskState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostPlace:
+    """An engine's place among the pool's hosts.
+
+    Attributes:
+        local_rank: Its place among the pool's engines on its host.
+        local_size: How many those are.
+        group: The host's place among the pool's hosts.
+        num_groups: How many those are.
+    """
+
+    local_rank: int
+    local_size: int
+    group: int = 0
+    num_groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class MovedBytes:
     """How much data went between the kernel and one rank.
 
@@ -63,6 +80,7 @@ class EngineStatus:
         starts: How often an engine was started for this rank.
         moved: What went to it and came from it since the pool was started.
         task_id: The id of what it runs.
+        host: The other host that it runs on, where its pid counts; None for this machine.
     """
 
     rank: Rank
@@ -75,6 +93,7 @@ class EngineStatus:
     starts: int
     moved: MovedBytes
     task_id: str | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

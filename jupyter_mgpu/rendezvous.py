@@ -19,9 +19,11 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import IO, Literal
 
 from jupyter_mgpu import children
+from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.on_engine import guard
 
 Visible = Literal["own", "pool"]
@@ -140,6 +142,7 @@ class Rendezvous:
         *,
         visible: Visible = "own",
         shares_gpu: bool = False,
+        place: HostPlace | None = None,
         user_environment: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Say to an engine who it is and where the others are.
@@ -150,13 +153,15 @@ class Rendezvous:
             generation: Raised whenever a group of this pool may not be used again.
             visible: `own` if the engine sees its own GPU only, `pool` if it sees all of them.
             shares_gpu: Whether several engines share a GPU, where NCCL cannot be used.
+            place: The engine's place among the hosts; without it, all ranks share one.
             user_environment: Where settings of the user are looked up; they win.
 
         Returns:
             The variables that torchrun, and JAX's own start, would have set.
         """
         user = os.environ if user_environment is None else user_environment
-        local = (0, 1, rank, world_size) if visible == "own" else (rank, world_size, 0, 1)
+        place = place or HostPlace(rank, world_size)
+        local = (0, 1, rank, world_size) if visible == "own" else astuple(place)
         variables = {
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
@@ -170,7 +175,7 @@ class Rendezvous:
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
             "MGPU_STORE": f"{self.address}:{self.port}",
-            "MGPU_LOCAL_RANK": str(rank),
+            "MGPU_LOCAL_RANK": str(place.local_rank),
             "MGPU_SHARES_GPU": str(int(shares_gpu)),
             "JAX_COORDINATOR_ADDRESS": f"{self.address}:{self._jax_port}",
             # Else it listens on all interfaces.

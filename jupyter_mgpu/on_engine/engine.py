@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu import packing
+from jupyter_mgpu import curve, packing
 from jupyter_mgpu.on_engine import (
     constants,
     context,
@@ -61,6 +61,7 @@ class Engine:
             name,
             variables.pop("MGPU_TOKEN"),  # user code and its children need not have it
             loop,
+            variables.pop(curve.KEYS_VARIABLE, None),
         )
         self._namespace = EngineNamespace(shell.user_ns, shell.transform_cell)
         self._context = context.EngineContext(

@@ -6,6 +6,7 @@ interrupt or a question is answered while the main thread is blocked in C++.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from jupyter_mgpu import shared_memory
+from jupyter_mgpu import curve, shared_memory
 from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header, decode, encode
@@ -21,6 +22,11 @@ from jupyter_mgpu.wire import Frame, Header, decode, encode
 Handler = Callable[[Header, list[Frame]], None]
 
 _OWNER = "owner"
+
+KEEPALIVE_S = 30
+"""Firewalls forget connections on which nothing is said, most after some minutes."""
+EXIT_CUT_OFF = 74
+"""How an engine ends whose connection to another host was broken: EX_IOERR of sysexits.h."""
 
 
 class EngineLink:
@@ -31,24 +37,42 @@ class EngineLink:
         name: This engine's name, such as `0.3`: its rank and how often it was started.
         token: The pool's secret; the owner drops connections that do not know it.
         loop: The main thread's event loop.
+        keys: What proves this engine to an owner on another host; None on the same one.
     """
 
-    def __init__(self, url: str, name: str, token: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        token: str,
+        loop: asyncio.AbstractEventLoop,
+        keys: str | None = None,
+    ) -> None:
         self._loop = loop
         self._token = token
+        self._keys = keys
         self._lock = threading.Lock()
         self._context = zmq.Context()
+        self._monitors: list[zmq.Socket[bytes]] = []
         self._work = self._connect(url, f"work:{name}")
         self._control = self._connect(url, f"control:{name}")
         self._on_work: Handler = _ignore
         self._lender = shared_memory.Lender()
         self.store = Store(Path(url.removeprefix("ipc://")).parent, name)
+        if keys is not None:
+            self.store.close()  # the owner could not open what is shared on this host
 
     def _connect(self, url: str, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
         socket.identity = identity.encode()
         socket.linger = 1000
         socket.sndhwm = socket.rcvhwm = 0
+        if self._keys is not None:
+            curve.use_client_keys(socket, self._keys)
+            # What was under way when a connection broke is lost, and nobody would know.
+            socket.reconnect_ivl = -1
+            socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, KEEPALIVE_S
+            self._monitors.append(socket.get_monitor_socket(zmq.EVENT_DISCONNECTED))
         socket.connect(url)
         return socket
 
@@ -102,7 +126,12 @@ class EngineLink:
 
     def _serve_control(self, on_control: Handler) -> None:
         self._control.send_multipart(encode({"op": "hello", "token": self._token}))
+        poller = zmq.Poller()
+        for watched in (self._control, *self._monitors):
+            poller.register(watched, zmq.POLLIN)
         while True:
+            if self._monitors and self._control not in dict(poller.poll()):
+                os._exit(EXIT_CUT_OFF)
             header, frames = decode(self._control.recv_multipart())
             if header["op"] in shared_memory.ANSWERS:
                 self._on_answer(header)

@@ -87,7 +87,7 @@ def _plan(request: Request, options: PoolOptions, choice: Choice) -> PoolPlan:
     return PoolPlan(
         name=request.pool,
         engines=plan_engines(choice, len(choice.slots)),
-        folder=_private_folder(),
+        folder=private_folder(),
         rendezvous=Rendezvous(),
         kernel_id=request.kernel_id,
         notebook=request.notebook,
@@ -98,7 +98,7 @@ def _plan(request: Request, options: PoolOptions, choice: Choice) -> PoolPlan:
     )
 
 
-def _private_folder() -> Path:
+def private_folder() -> Path:
     """Make the pool's folder: short enough for sockets, readable by this user only."""
     for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if base and len(base) < LONGEST_SOCKET_PATH and os.access(base, os.W_OK):

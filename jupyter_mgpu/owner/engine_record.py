@@ -12,7 +12,7 @@ from jupyter_mgpu.engines import EngineState, EngineStatus, MovedBytes, Rank
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.transport.cluster import EngineProcess
+from jupyter_mgpu.transport.processes import EngineProcess
 
 STDERR_LINES = 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -61,6 +61,23 @@ class EngineRecord:
         return self.plan.rank
 
     @property
+    def is_far(self) -> bool:
+        """Whether it runs on another host."""
+        return self.plan.placement is not None
+
+    @property
+    def host(self) -> str | None:
+        """The name of the other host that it runs on, None for this machine."""
+        if self.plan.placement is None:
+            return None
+        return (self.process and self.process.host) or self.plan.placement.host
+
+    @property
+    def place(self) -> str:
+        """What it runs on, in words: `GPU 3 (NVIDIA H200)`, `CPU on hostb`."""
+        return self.plan.device if self.host is None else f"{self.plan.device} on {self.host}"
+
+    @property
     def name(self) -> str:
         """The name of the process that runs now, as its connections call it."""
         return f"{self.rank}.{self.starts}"
@@ -77,7 +94,7 @@ class EngineRecord:
 
     def record(self) -> dict[str, Any]:
         """Describe its process for the pool's record; there must be one."""
-        pid = self.process.pid if self.process else 0
+        pid = (self.process and self.process.pid) or 0
         try:
             started = guard.start_time(pid)
         except ProcessLookupError:
@@ -105,6 +122,7 @@ class EngineRecord:
             rank=Rank(self.rank),
             pid=self.process.pid if self.process else None,
             device=self.plan.device,
+            host=self.host,
             state=self.state,
             task=self.task.name if self.task else None,
             proven=self.proven,
@@ -117,6 +135,9 @@ class EngineRecord:
     def sample_memory(self) -> None:
         """Remember the process's memory, to be told when it dies."""
         if self.process is None:
+            return
+        if self.is_far:
+            self.rss_bytes = self.process.rss_bytes or self.rss_bytes
             return
         try:
             pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -131,8 +152,13 @@ class EngineRecord:
         for path, start in ((launcher_log, 0), (self.log, self.log_start)):
             with contextlib.suppress(OSError):
                 text += read_tail(path, 8192, start)
-        lines = [line for line in text.splitlines() if line.strip()]
-        return "\n".join(lines[-STDERR_LINES:])
+        return last_lines(text)
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of what a process wrote, without empty ones."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-STDERR_LINES:])
 
 
 def read_tail(path: Path, size: int, start: int = 0) -> str:

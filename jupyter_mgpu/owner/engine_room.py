@@ -1,6 +1,7 @@
 """Starts the engines of a pool, notices their deaths, and puts new ones in their place."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from jupyter_mgpu.owner.engine_record import (
     Death,
     EngineRecord,
     describe_exit,
+    last_lines,
     oom_kills,
 )
 from jupyter_mgpu.owner.plans import EnginePlan
-from jupyter_mgpu.transport.cluster import EngineProcess, PoolCluster
+from jupyter_mgpu.transport.cluster import PoolCluster
+from jupyter_mgpu.transport.processes import EngineProcess
 
 MAX_FAILED_STARTS = 3
 
@@ -103,14 +106,14 @@ class EngineRoom:
             "MGPU_LOG": str(engine.log),
         }
         process = engine.process = await self._cluster.start_engine(
-            engine.rank, engine.starts, environment, self._record
+            engine.rank, engine.starts, environment, self._record, engine.plan.placement
         )
-        self._loop.add_reader(process.pidfd, self._on_exit, engine)
+        process.watch(functools.partial(self._on_exit, engine))
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await asyncio.gather(engine.hello.wait(), self._prove(engine))
         except TimeoutError:
-            words = engine.last_words(self._cluster.output_of(engine.rank))
+            words = self._last_words(engine, process)
             pid = process.pid
             raise PoolStartError(
                 f"The engine of rank {engine.rank} did not start within "
@@ -136,11 +139,10 @@ class EngineRoom:
         process = engine.process
         if process is None:
             return
-        self._loop.remove_reader(process.pidfd)
-        code = process.exit_code()
+        process.unwatch()
         was_starting = engine.state is EngineState.STARTING
         is_replaced = engine.doom is not None
-        message = self._explain(engine, process.pid, code, was_starting=was_starting)
+        message = self._explain(engine, process, was_starting=was_starting)
         engine.process = None
         process.close()
         if self._is_closing:
@@ -148,29 +150,33 @@ class EngineRoom:
         self._cluster.unregister(engine.rank)
         engine.state = EngineState.DEAD
         engine.doom = message
-        self._on_death(engine, Death(message, code, is_replaced))
+        self._on_death(engine, Death(message, process.exit_code(), is_replaced))
         engine.hello.set()  # ends a wait for the start
         if self._replaces and not was_starting:
             self.spawn_replacement(engine)
 
-    def _explain(
-        self, engine: EngineRecord, pid: int, code: int | None, *, was_starting: bool
-    ) -> str:
+    def _explain(self, engine: EngineRecord, process: EngineProcess, *, was_starting: bool) -> str:
         if engine.doom is not None:
             return engine.doom
         what = f" while it ran {engine.task.name!r}" if engine.task is not None else ""
         what = " while it started" if was_starting else what
-        who = f"The engine of rank {engine.rank} ({engine.plan.device}, process {pid})"
-        parts = [f"{who} {describe_exit(code)}{what}."]
+        who = f"The engine of rank {engine.rank} ({engine.place}, process {process.pid})"
+        code = process.exit_code()
+        parts = [f"{who} {process.lost or describe_exit(code)}{what}."]
         if engine.rss_bytes is not None and not was_starting:
             parts.append(f"Its memory was {engine.rss_bytes / 2**20:,.0f} MiB at the last look.")
         kills = oom_kills()
-        if code == -9 and kills:
+        if code == -9 and kills and not engine.is_far:
             parts.append(f"The system has ended {kills} processes here for lack of memory so far.")
-        words = engine.last_words(self._cluster.output_of(engine.rank))
+        words = self._last_words(engine, process)
         if words:
             return f"{' '.join(parts)}\nIts last lines:\n{words}"
         return " ".join(parts)
+
+    def _last_words(self, engine: EngineRecord, process: EngineProcess) -> str:
+        if engine.is_far:
+            return last_lines(process.last_words)
+        return engine.last_words(self._cluster.output_of(engine.rank))
 
     def spawn_replacement(self, engine: EngineRecord) -> None:
         """Start a new engine on a rank that has none, in the background."""
@@ -223,11 +229,11 @@ class EngineRoom:
         process, engine.process = engine.process, None
         if process is not None:
             self._leaving.append(process)
-            self._loop.add_reader(process.pidfd, self._on_gone, process)
+            process.watch(functools.partial(self._on_gone, process))
             process.kill()
 
     def _on_gone(self, process: EngineProcess) -> None:
-        self._loop.remove_reader(process.pidfd)
+        process.unwatch()
         self._leaving.remove(process)
         process.close()
 
@@ -243,7 +249,7 @@ class EngineRoom:
         left = [engine.process for engine in self.engines.values() if engine.process is not None]
         left += self._leaving
         for process in left:
-            self._loop.remove_reader(process.pidfd)
+            process.unwatch()
             process.kill()
         ending = list(left)
         deadline_s = self._loop.time() + timeout_s
@@ -252,4 +258,5 @@ class EngineRoom:
             left = [process for process in left if process.is_alive()]
         for process in ending:
             process.close()
-        return [process.pid for process in left]
+        # On a host that does not answer any more they end by themselves.
+        return [process.pid for process in left if process.pid and process.host is None]

@@ -35,6 +35,7 @@ from jupyter_mgpu.owner.scheduler import Scheduler
 from jupyter_mgpu.owner.switchboard import Switchboard
 from jupyter_mgpu.shared_memory import Store, is_shared
 from jupyter_mgpu.transport.cluster import PoolCluster
+from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import Frame, Header
 
 TICK_S = 1.0
@@ -110,7 +111,8 @@ class OwnerLoop:
         url = f"ipc://{self.plan.folder}/s"
         self._journal = Journal(self.plan.name, self.loop.call_later)
         self.plan.rendezvous.watch(self.loop)
-        self.cluster = PoolCluster(self.plan.folder, url, self._token)
+        self._far = self._open_far_port()
+        self.cluster = PoolCluster(self.plan.folder, url, self._token, self._far)
         self._room = EngineRoom(
             self.cluster,
             self.plan.folder,
@@ -129,6 +131,7 @@ class OwnerLoop:
             on_message=lambda *message: self.scheduler.on_event(*message),
             store=self.store,
             loop=self.loop,
+            far=self._far,
         )
         self._escalation = Escalation(
             self.engines,
@@ -145,6 +148,12 @@ class OwnerLoop:
             call_later=self.loop.call_later,
         )
         self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
+
+    def _open_far_port(self) -> FarPort | None:
+        """Listen for engines of other hosts, where the ranks meet for collectives as well."""
+        if all(engine.placement is None for engine in self.plan.engines):
+            return None
+        return FarPort(self.plan.rendezvous.address, self.loop)
 
     def _on_hello(self, engine: EngineRecord) -> None:
         engine.sample_memory()
@@ -169,6 +178,7 @@ class OwnerLoop:
             self.scheduler.generation,
             visible=self.plan.visible,
             shares_gpu=self.plan.shares_gpu,
+            place=engine.plan.place,
         )
 
     async def _tick_until_stopped(self) -> None:
@@ -204,6 +214,8 @@ class OwnerLoop:
             steps.callback(self._journal.close)
             steps.callback(self.store.close)
             steps.callback(self._switchboard.close)
+            if self._far is not None:
+                steps.callback(self._far.close)
             steps.push_async_callback(self.cluster.stop)
             steps.callback(self.plan.rendezvous.close)
             steps.callback(self._switchboard.fail_questions, "The pool has ended.")

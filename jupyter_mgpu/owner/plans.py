@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.rendezvous import Rendezvous
+from jupyter_mgpu.transport.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class EnginePlan:
         gpu_uuids: Its own GPUs.
         prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
             wrong. None for a CPU engine.
+        placement: Where it runs, if not on this machine.
+        place: Its place among the pool's hosts; None where there is one.
     """
 
     rank: int
@@ -29,6 +33,8 @@ class EnginePlan:
     environment: dict[str, str]
     gpu_uuids: tuple[str, ...] = ()
     prove: Callable[[], tuple[bool, str | None]] | None = None
+    placement: Placement | None = None
+    place: HostPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def folder() -> Path:
 
 
 def describe(plan: "PoolPlan", socket: Path, engines: "Iterable[EngineRecord]") -> dict[str, Any]:
-    """Return a pool's record, with the engines that have a process now."""
+    """Return a pool's record, with the engines that have a process on this machine now."""
     pid, started = guard.owner_stamp().split(":")
     return {
         "name": plan.name,
@@ -37,7 +37,11 @@ def describe(plan: "PoolPlan", socket: Path, engines: "Iterable[EngineRecord]") 
         "kernel_id": plan.kernel_id,
         "notebook": plan.notebook,
         "started": plan.started,
-        "engines": [engine.record() for engine in engines if engine.process is not None],
+        "engines": [
+            engine.record()
+            for engine in engines
+            if engine.process is not None and not engine.is_far
+        ],
     }
 
 

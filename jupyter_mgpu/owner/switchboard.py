@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import itertools
 from collections.abc import Callable, Sequence
@@ -13,13 +14,14 @@ import zmq
 from jupyter_mgpu import shared_memory
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 CHANNELS = ("work", "control")
 
 
 class Switchboard:
-    """One socket that all engines connect to.
+    """One socket that the engines of this machine connect to, and one for those of other hosts.
 
     A connection is known by its name, such as `work:0.3` (channel, rank, how often the rank was
     started), and is heard only after a hello with the pool's secret.
@@ -32,6 +34,7 @@ class Switchboard:
         on_message: Called with each other message of an engine.
         store: Made the blocks among the messages' frames.
         loop: The owner's event loop.
+        far: The socket for engines of other hosts, if there are any.
     """
 
     def __init__(
@@ -43,7 +46,11 @@ class Switchboard:
         on_message: Callable[[EngineRecord, Header, list[Frame]], None],
         store: shared_memory.Store,
         loop: asyncio.AbstractEventLoop,
+        far: FarPort | None = None,
     ) -> None:
+        self._far = far
+        if far is not None:
+            far.listener = functools.partial(self._take_parts, is_far=True)
         self._token = token
         self._find = find
         self._on_hello = on_hello
@@ -75,7 +82,9 @@ class Switchboard:
     def _send(
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
-        header, left = self._lender.lend(f"{channel}:{engine.name}", header, frames)
+        left = frames
+        if not engine.is_far:
+            header, left = self._lender.lend(f"{channel}:{engine.name}", header, frames)
         if left is not frames:
             shared = sum(map(len, frames)) - sum(map(len, left))
             engine.sent_bytes += shared
@@ -85,9 +94,13 @@ class Switchboard:
     def _send_parts(
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
-        identity = f"{channel}:{engine.name}".encode()
+        name = f"{channel}:{engine.name}"
         parts = encode(header, frames)
         engine.sent_bytes += sum(map(len, parts))
+        if engine.is_far and self._far is not None:
+            self._far.send(name, parts)
+            return
+        identity = name.encode()
         with contextlib.suppress(zmq.ZMQError):  # it is gone: its death is noticed elsewhere
             self._router.send(identity, zmq.SNDMORE)
             if len(parts) == 1:
@@ -130,16 +143,18 @@ class Switchboard:
 
     def _receive(self) -> None:
         while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            parts = self._router.recv_multipart(copy=False)
-            name = parts[0].bytes.decode(errors="replace")
-            try:
-                header, frames = decode([part.buffer for part in parts[1:]])
-            except (ValueError, IndexError):
-                continue  # not one of our engines
-            engine = self._find(name.partition(":")[2])
-            if engine is not None:
-                engine.received_bytes += sum(map(len, parts)) - len(parts[0])
-                self._take(name, engine, header, frames)
+            self._take_parts(self._router.recv_multipart(copy=False), is_far=False)
+
+    def _take_parts(self, parts: "list[zmq.Frame]", *, is_far: bool) -> None:
+        name = parts[0].bytes.decode(errors="replace")
+        try:
+            header, frames = decode([part.buffer for part in parts[1:]])
+        except (ValueError, IndexError):
+            return  # not one of our engines
+        engine = self._find(name.partition(":")[2])
+        if engine is not None and engine.is_far == is_far:
+            engine.received_bytes += sum(map(len, parts)) - len(parts[0])
+            self._take(name, engine, header, frames)
 
     def _take(self, name: str, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
         if header.get("op") == "hello":

@@ -5,16 +5,18 @@ import contextlib
 import json
 import logging
 import os
-import select
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu import children
-from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu import children, curve
+from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.on_engine import guard, lifeline
 from jupyter_mgpu.transport import hub
+from jupyter_mgpu.transport.far_port import FarPort
+from jupyter_mgpu.transport.placement import Order, Placement
+from jupyter_mgpu.transport.processes import EngineProcess, LocalProcess
 
 CONTROLLER_ARGS = [
     # The hub finishes a registration at the next heartbeat but one: 3 s by default. Short beats
@@ -28,6 +30,18 @@ CONTROLLER_ARGS = [
     "--log-level=ERROR",
 ]
 
+ENGINE_ARGS = [
+    # The guard ends an engine whose owner died; a dead controller is no reason to.
+    "--IPEngine.max_heartbeat_misses=0",
+    # Signals go through the owner, which sees a death itself: no helper process.
+    "--IPEngine.enable_nanny=False",
+    "--log-level=ERROR",
+]
+ENGINE_MODULE = "jupyter_mgpu.transport.engine_app"
+
+# Frozen modules make the debugger warn at each start.
+QUIET_DEBUGGER = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+
 JOIN_S = 5.0
 
 # ipyparallel would print the engines' last log lines into the notebook at every stop.
@@ -35,53 +49,6 @@ _log = logging.getLogger("jupyter_mgpu.cluster")
 _log.setLevel(logging.CRITICAL)
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
-
-
-@dataclass(slots=True)
-class EngineProcess:
-    """One started engine process.
-
-    Attributes:
-        rank: Its place in the pool.
-        start: How many engines were started for this rank before it.
-        pid: The process, which leads a session and process group of its own.
-        pidfd: Refers to just this process, also when the pid is used again.
-        launcher: ipyparallel's handle of it.
-    """
-
-    rank: int
-    start: int
-    pid: int
-    pidfd: int
-    launcher: Any
-
-    def signal(self, signum: int) -> bool:
-        """Send a signal to exactly this process; False if it is gone."""
-        try:
-            signal.pidfd_send_signal(self.pidfd, signum)
-        except OSError:
-            return False
-        return True
-
-    def is_alive(self) -> bool:
-        """Tell whether the process has not ended; a zombie has."""
-        ended, _, _ = select.select([self.pidfd], [], [], 0)
-        return not ended
-
-    def kill(self) -> None:
-        """End the process and its children at once; also when it is stopped (SIGSTOP)."""
-        if self.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-    def exit_code(self) -> int | None:
-        """Return how it ended: a code, a negative signal number, or None if it has not."""
-        return self.launcher.reap()  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """Forget the process, once it has ended."""
-        self.launcher.reap()
-        os.close(self.pidfd)
 
 
 class PoolCluster:
@@ -93,9 +60,10 @@ class PoolCluster:
         folder: The pool's private folder (0700).
         url: Where engines find the owner.
         token: The secret that they must know.
+        far: Where engines of other hosts find the owner, if there are any.
     """
 
-    def __init__(self, folder: Path, url: str, token: str) -> None:
+    def __init__(self, folder: Path, url: str, token: str, far: FarPort | None = None) -> None:
         import ipyparallel as ipp
 
         from jupyter_mgpu.transport.launchers import PoolEngineSetLauncher
@@ -103,6 +71,8 @@ class PoolCluster:
         self._folder = folder
         self._url = url
         self._token = token
+        self._far = far
+        self._launchers: list[Any] = []
         self._client: Any = None
         self._connecting = asyncio.Lock()
         self._cluster = ipp.Cluster(
@@ -159,15 +129,19 @@ class PoolCluster:
             "MGPU_OWNER": guard.owner_stamp(),
             "MGPU_CLEANUP": str(self._folder),
             "PYTHONPATH": children.python_path(),
-            # Frozen modules make the debugger warn at each start.
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            **QUIET_DEBUGGER,
         }
 
     def _security(self) -> Path:
         return self._folder / "profile" / "security"
 
     async def start_engine(
-        self, rank: int, start: int, environment: dict[str, str], record: Path
+        self,
+        rank: int,
+        start: int,
+        environment: dict[str, str],
+        record: Path,
+        placement: Placement | None = None,
     ) -> EngineProcess:
         """Start the engine of a rank.
 
@@ -176,16 +150,22 @@ class PoolCluster:
             start: How many engines were started for this rank before.
             environment: Its pin and rendezvous variables.
             record: The pool's record, removed by the guard when the owner is gone.
+            placement: Where it runs, if not on this machine.
         """
+        environment = {
+            "MGPU_RANK": str(rank),
+            "MGPU_START": str(start),
+            "MGPU_TOKEN": self._token,
+            **environment,
+        }
+        if placement is not None:
+            return await self._start_far(rank, start, environment, placement)
         name = f"rank{rank}"
         self._cluster.engines.pop(name, None)
         settings = self._environment()
         settings["MGPU_CLEANUP"] += os.pathsep + str(record)
         settings |= {
-            "MGPU_RANK": str(rank),
-            "MGPU_START": str(start),
             "MGPU_URL": self._url,
-            "MGPU_TOKEN": self._token,
             "MGPU_SYS_PATH": json.dumps(sys.path),
             **environment,
         }
@@ -193,18 +173,40 @@ class PoolCluster:
             1,
             engine_set_id=name,
             environment=settings,
-            engine_cmd=_python("jupyter_mgpu.transport.engine_app", *_interpreter_flags()),
-            engine_args=[
-                f"--IPEngine.id={rank}",
-                # The guard ends an engine whose owner died; a dead controller is no reason to.
-                "--IPEngine.max_heartbeat_misses=0",
-                # Signals go through the owner, death is seen on the pidfd: no helper process.
-                "--IPEngine.enable_nanny=False",
-                "--log-level=ERROR",
-            ],
+            engine_cmd=_python(ENGINE_MODULE, *_interpreter_flags()),
+            engine_args=ENGINE_ARGS,
         )
         launcher = self._cluster.engines[name].launchers["0"]
-        return EngineProcess(rank, start, launcher.pid, os.pidfd_open(launcher.pid), launcher)
+        return LocalProcess(launcher, asyncio.get_running_loop())
+
+    async def _start_far(
+        self, rank: int, start: int, environment: dict[str, str], placement: Placement
+    ) -> EngineProcess:
+        """Start an engine on another host, through the launcher of its placement."""
+        if self._far is None:
+            raise PoolStartError(
+                f"Rank {rank} should run on {placement.host}, but the pool has no port for that."
+            )
+        if placement.launcher not in self._launchers:
+            self._launchers.append(placement.launcher)
+        settings = {
+            "MGPU_URL": self._far.url,
+            lifeline.URL_VARIABLE: self._far.url,
+            curve.KEYS_VARIABLE: self._far.keys,
+            "MGPU_SYS_PATH": json.dumps(_own_path()),
+            "MGPU_FOLDER": str(Path.cwd()),
+            **QUIET_DEBUGGER,
+            **environment,
+        }
+        command = ("-P", "-m", ENGINE_MODULE, *ENGINE_ARGS)
+        process = self._far.expect(f"{rank}.{start}", placement.host)
+        try:
+            order = Order(rank, start, settings, command)
+            process.launched = await placement.launcher.start(order)
+        except BaseException:
+            process.close()
+            raise
+        return process
 
     def unregister(self, rank: int) -> None:
         """Tell ipyparallel's hub that the engine of a rank has ended."""
@@ -242,11 +244,19 @@ class PoolCluster:
                 os.kill(pid, signal.SIGKILL)
             while self.controller_pid is not None:
                 await asyncio.sleep(0.005)
+        for launcher in self._launchers:
+            await launcher.close()
 
 
 def _python(module: str, *flags: str) -> list[str]:
     """Run a module without the working folder on its path, where files may hide libraries."""
     return [sys.executable, *flags, "-P", "-m", module]
+
+
+def _own_path() -> list[str]:
+    """Return what the notebook has on its path beside its Python's own libraries."""
+    homes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return [entry for entry in sys.path if not entry.startswith(homes)]
 
 
 def _interpreter_flags() -> list[str]:

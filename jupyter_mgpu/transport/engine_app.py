@@ -4,13 +4,19 @@ What ipyparallel's engine lacks or gets wrong is mended here, and only here.
 """
 
 import importlib
+import os
 import sys
 
-from jupyter_mgpu.on_engine import guard, launcher_names
+from jupyter_mgpu.on_engine import guard, interfaces, launcher_names, lifeline, orders
 
-if __name__ == "__main__":
-    guard.install()  # before any thread and any heavy import
+if __name__ == "__main__":  # before any thread and any heavy import
+    orders.unfold()
+    if lifeline.URL_VARIABLE in os.environ:
+        importlib.import_module("jupyter_mgpu.on_engine.far_guard").install()
+    else:
+        guard.install()
     launcher_names.forget_ranks()  # before any library looks
+    interfaces.choose_interfaces()
 
     # ipykernel would load its debugger, which nobody can reach on an engine: a sixth of its memory.
     # It does without where debugpy cannot be imported; user code still can.
@@ -19,7 +25,6 @@ if __name__ == "__main__":
     del sys.modules["debugpy"]
 
 import json
-import os
 import signal
 import threading
 from typing import Any
@@ -53,6 +58,7 @@ class EngineApp(LateEngine):
     """One engine of the pool."""
 
     def init_engine(self) -> None:  # noqa: D102 - as in the base class
+        self.id = int(os.environ["MGPU_RANK"])
         super().init_engine()
         # The base puts the working folder first, where a file of the user's may hide a library.
         _take_kernels_path()
@@ -65,7 +71,10 @@ class EngineApp(LateEngine):
 
 
 def _take_kernels_path() -> None:
-    sys.path[:] = json.loads(os.environ["MGPU_SYS_PATH"])
+    path = json.loads(os.environ["MGPU_SYS_PATH"])
+    if lifeline.URL_VARIABLE in os.environ:  # another host's libraries are its own
+        path += [entry for entry in sys.path if entry not in path]
+    sys.path[:] = path
 
 
 def main() -> None:

@@ -1,0 +1,157 @@
+"""The guard of an engine whose owner is on another host: it starts the engine, watches and ends it.
+
+    launcher -> guard -- fork --> engine            the engine ends with its guard, whatever ends it
+    owner   <-- lifeline (zmq, CURVE) --> guard     hello, beats; kill; how the engine ended
+
+It works while the engine holds the GIL, hears of the engine's end at once, as its parent, and holds
+the locks of its leases. Without the owner for `lifeline.AWAY_S` it ends the engine and itself.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from jupyter_mgpu import curve
+from jupyter_mgpu.on_engine import guard, lifeline
+from jupyter_mgpu.wire import decode, encode
+
+LAST_BYTES = 8192
+_PR_SET_PDEATHSIG = 1
+_EXITS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def install() -> None:
+    """Go on as the engine, in a child of this process; that stays behind as its guard."""
+    folder = Path(tempfile.mkdtemp(prefix="mgpu-"))
+    profile = folder / "profile"
+    for part in ("security", "log", "pid", "startup"):
+        (profile / part).mkdir(parents=True)
+    os.environ["IPP_PROFILE_DIR"] = str(profile)
+    os.environ["MGPU_LOG"] = str(folder / "rank.log")
+    me = os.getpid()
+    engine = os.fork()
+    if engine:
+        _guard(engine, folder)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != me:
+        os._exit(1)  # it died before
+    os.setsid()
+    output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    for descriptor in (output, null):
+        os.close(descriptor)
+    with contextlib.suppress(OSError):
+        os.chdir(os.environ.get("MGPU_FOLDER") or Path.home())
+
+
+def _guard(engine: int, folder: Path) -> None:
+    try:
+        _Guard(engine, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+
+class _Guard:
+    def __init__(self, engine: int, folder: Path) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._ended = os.pidfd_open(engine)
+        self._pages = Path(f"/proc/{engine}/statm")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._line = self._context.socket(zmq.DEALER)
+        self._line.identity = f"guard:{os.environ['MGPU_RANK']}.{os.environ['MGPU_START']}".encode()
+        self._line.linger = int(lifeline.BEAT_S * 1000)
+        self._line.heartbeat_ivl = int(lifeline.BEAT_S * 1000)
+        self._line.heartbeat_timeout = int(lifeline.PONG_S * 1000)
+        self._line.connect_timeout = int(2 * lifeline.BEAT_S * 1000)
+        curve.use_client_keys(self._line, os.environ[curve.KEYS_VARIABLE])
+        self._monitor = self._line.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._line.connect(os.environ[lifeline.URL_VARIABLE])
+        self._away_since: float | None = time.monotonic()
+        self._is_asked_to_end = False
+
+    def run(self) -> None:
+        """Watch until the engine has ended, or has to be."""
+        for signum in _EXITS:  # a scheduler that ends the job, or an administrator
+            signal.signal(signum, self._on_exit_signal)
+        poller = zmq.Poller()
+        for watched in (self._line, self._monitor, self._ended):
+            poller.register(watched, zmq.POLLIN)
+        while not self._is_over():
+            ready = dict(poller.poll(int(lifeline.BEAT_S * 1000)))
+            if self._monitor in ready:
+                self._note_connection()
+            if self._line in ready:
+                self._obey()
+            if not ready:
+                self._say("beat", rss_bytes=self._rss_bytes())
+        self._end_engine()
+
+    def _on_exit_signal(self, _signum: int, _frame: Any) -> None:
+        self._is_asked_to_end = True
+
+    def _is_over(self) -> bool:
+        away_s = 0.0 if self._away_since is None else time.monotonic() - self._away_since
+        return away_s > lifeline.AWAY_S or self._is_asked_to_end or self._has_ended(0)
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        return bool(select.select([self._ended], [], [], timeout_s)[0])
+
+    def _note_connection(self) -> None:
+        event = recv_monitor_message(self._monitor)["event"]
+        if event == zmq.EVENT_DISCONNECTED:
+            self._away_since = self._away_since or time.monotonic()
+        else:
+            self._away_since = None
+            self._say("hello", pid=self._engine, host=socket.gethostname())
+
+    def _obey(self) -> None:
+        header, _ = decode(self._line.recv_multipart())
+        if header["op"] == "kill":
+            with contextlib.suppress(OSError):
+                os.killpg(self._engine, signal.SIGKILL)
+
+    def _end_engine(self) -> None:
+        if not self._has_ended(0):
+            with contextlib.suppress(OSError):
+                os.kill(self._engine, signal.SIGTERM)
+            self._has_ended(guard.GRACE_MS / 1000)
+        with contextlib.suppress(OSError):
+            os.killpg(self._engine, signal.SIGKILL)  # DataLoader workers and the like as well
+        _, status = os.waitpid(self._engine, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._say("ended", code=code, words=self._last_words())
+        self._line.close()
+        self._monitor.close()
+        self._context.term()  # waits until that is sent, at most for the line's linger
+
+    def _say(self, operation: str, **values: Any) -> None:
+        self._line.send_multipart(encode({"op": operation, **values}))
+
+    def _rss_bytes(self) -> int | None:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            return int(self._pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return None
+
+    def _last_words(self) -> str:
+        text = ""
+        for name in ("output", "rank.log"):
+            with contextlib.suppress(OSError):
+                text += (self._folder / name).read_bytes()[-LAST_BYTES:].decode(errors="replace")
+        return text

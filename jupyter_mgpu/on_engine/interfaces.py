@@ -1,0 +1,46 @@
+"""Which network interface leads to an address. Standard library only."""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import MutableMapping
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SIOCGIFADDR = 0x8915
+
+
+def interface_towards(address: str) -> str | None:
+    """Name the interface whose own address this host uses towards another; None if unknown.
+
+    Source:
+        netdevice(7), SIOCGIFADDR; the routing table is asked by connecting a socket for
+        datagrams, which sends nothing.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            own = probe.getsockname()[0]
+            names = [name for _, name in socket.if_nameindex()]
+            return next((name for name in names if _address_of(probe, name) == own), None)
+    except OSError:
+        return None
+
+
+def _address_of(any_socket: socket.socket, name: str) -> str | None:
+    try:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+    except OSError:  # it has none
+        return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def choose_interfaces(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have gloo and NCCL use the interface that leads to MASTER_ADDR, if nobody has chosen one.
+
+    They would look up the host's name, which may lead nowhere or to another network.
+    """
+    name = interface_towards(environment.get("MASTER_ADDR", "127.0.0.1"))
+    if name is not None:
+        for variable in VARIABLES:
+            environment.setdefault(variable, name)

@@ -1,0 +1,46 @@
+"""The environment of an engine on another host, which travels in one variable.
+
+A launcher may start one process (SSH) or many that are alike (Slurm, MPI): each finds its own
+part by the number that its launcher gave it. Standard library only: it runs first.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+VARIABLE = "MGPU_ORDERS"
+
+
+def fold(
+    orders: Sequence[Mapping[str, str]],
+    place_variable: str = "",
+    taken: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Put the environments of engines that are launched together into one variable.
+
+    Args:
+        orders: Each engine's own, in the order of the launcher's numbers.
+        place_variable: The variable in which the launcher tells a process its number, from 0 on;
+            none where it starts a single one.
+        taken: Variables of ours, and those of the launcher from which a process takes them, such
+            as MGPU_LOCAL_RANK from SLURM_LOCALID.
+    """
+    same = {
+        name: value
+        for name, value in orders[0].items()
+        if all(order.get(name) == value for order in orders)
+    }
+    each = [{n: v for n, v in order.items() if n not in same} for order in orders]
+    folded = {"place": place_variable, "taken": dict(taken or {}), "all": same, "each": each}
+    return {VARIABLE: json.dumps(folded)}
+
+
+def unfold() -> None:
+    """Take this engine's part over into its environment; without orders, do nothing."""
+    text = os.environ.pop(VARIABLE, None)
+    if text is None:
+        return
+    orders = json.loads(text)
+    place = int(os.environ[orders["place"]]) if orders["place"] else 0
+    taken = {ours: os.environ[theirs] for ours, theirs in orders["taken"].items()}
+    os.environ.update({**orders["all"], **orders["each"][place], **taken})

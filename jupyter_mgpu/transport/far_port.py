@@ -1,0 +1,109 @@
+"""The TCP port of a pool with engines on other hosts: encrypted, and closed to everybody else.
+
+It is one socket for the engines' own connections (`work:`, `control:`) and for their guards'
+(`guard:`), so that one port, or one forwarded one, is all that must get through.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from jupyter_mgpu import curve
+from jupyter_mgpu.on_engine import lifeline
+from jupyter_mgpu.transport.far_process import FarProcess
+from jupyter_mgpu.wire import Frame, Header, decode, encode
+
+Listener = Callable[[list["zmq.Frame"]], None]
+
+GUARD = "guard:"
+
+
+class FarPort:
+    """Listens on an address that the engines of other hosts reach.
+
+    Args:
+        address: Where to listen.
+        loop: The owner's event loop.
+
+    Attributes:
+        url: Where it listens.
+        keys: What a client must know.
+        listener: Takes the parts of what engines say; the first is the connection's name.
+    """
+
+    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        keys = curve.make_keys()
+        self.keys = keys.for_clients
+        self.listener: Listener = lambda _parts: None
+        self._loop = loop
+        self._processes: dict[str, FarProcess] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doorkeeper = curve.Doorkeeper(self._context, keys, loop)
+        self._router = self._context.socket(zmq.ROUTER)
+        curve.use_server_keys(self._router, keys)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # A guard that lost its connection comes back under its name, before that is known here.
+        self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._router.sndhwm = self._router.rcvhwm = 0
+        self._router.linger = 0
+        self._router.bind(f"tcp://{address}:*")
+        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+        loop.add_reader(self._router.fileno(), self._receive)
+        self._ticking = loop.call_later(lifeline.BEAT_S, self._tick)
+
+    def expect(self, name: str, host: str) -> FarProcess:
+        """Return the process of an engine that is about to be started, by its name."""
+
+        def tell(header: Header) -> None:
+            self.send(f"{GUARD}{name}", encode(header))
+
+        process = self._processes[name] = FarProcess(host, tell, self._loop)
+        return process
+
+    def send(self, connection: str, parts: Sequence[Frame]) -> None:
+        """Send to a connection; harmless when it has gone."""
+        with contextlib.suppress(zmq.ZMQError):  # its death is noticed elsewhere
+            self._router.send(connection.encode(), zmq.SNDMORE)
+            if len(parts) == 1:
+                self._router.send(parts[0])
+            else:
+                self._router.send_multipart(parts, copy=False)
+        if int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            # zmq's descriptor tells of new messages once: sending may have used that up.
+            self._loop.call_soon(self._receive)
+
+    def _receive(self) -> None:
+        while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            parts = self._router.recv_multipart(copy=False)
+            name = parts[0].bytes.decode(errors="replace")
+            if name.startswith(GUARD):
+                self._on_guard(name, parts[1:])
+            else:
+                self.listener(parts)
+
+    def _on_guard(self, name: str, parts: "Sequence[zmq.Frame]") -> None:
+        header, _ = decode([part.buffer for part in parts])
+        process = self._processes.get(name.removeprefix(GUARD))
+        if process is not None and process.is_alive():
+            process.heard(header)
+        elif header["op"] == "hello":
+            # It was given up while its host could not be reached, and another has its rank.
+            self.send(name, encode({"op": "kill"}))
+
+    def _tick(self) -> None:
+        self._ticking = self._loop.call_later(lifeline.BEAT_S, self._tick)
+        self._receive()  # what came while the loop was busy counts
+        for name, process in list(self._processes.items()):
+            process.tick()
+            if not process.is_alive():
+                del self._processes[name]
+
+    def close(self) -> None:
+        """Close the port."""
+        self._ticking.cancel()
+        self._loop.remove_reader(self._router.fileno())
+        self._router.close()
+        self._doorkeeper.close()
+        self._context.term()

@@ -1,0 +1,113 @@
+"""One engine's process on another host, as its owner sees it: through the words of its guard."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_mgpu.on_engine import lifeline
+from jupyter_mgpu.transport.placement import Launched
+from jupyter_mgpu.wire import Header
+
+KILLED_TICKS = 4
+"""So many ticks after a kill that nobody confirms, the launcher is asked to do it."""
+
+
+class FarProcess:
+    """An engine of another host.
+
+    Args:
+        host: The host's name as the placement knows it.
+        tell: Sends its guard a message.
+        loop: The owner's event loop.
+    """
+
+    def __init__(
+        self, host: str, tell: Callable[[Header], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.pid: int | None = None
+        self.host: str | None = host
+        self.rss_bytes: int | None = None
+        self.lost: str | None = None
+        self.last_words = ""
+        self.launched: Launched | None = None
+        self._tell = tell
+        self._loop = loop
+        self._code: int | None = None
+        self._is_alive = True
+        self._missed = 0
+        self._ticks_killed: int | None = None
+        self._on_exit: Callable[[], None] | None = None
+        self._guard: asyncio.Future[None] = loop.create_future()
+
+    def watch(self, on_exit: Callable[[], None]) -> None:  # noqa: D102 - as in EngineProcess
+        self._on_exit = on_exit
+        if not self._is_alive:
+            self._loop.call_soon(self._report)
+
+    def unwatch(self) -> None:  # noqa: D102 - as in EngineProcess
+        self._on_exit = None
+
+    def is_alive(self) -> bool:  # noqa: D102 - as in EngineProcess
+        return self._is_alive
+
+    def kill(self) -> None:  # noqa: D102 - as in EngineProcess
+        if self._is_alive and self._ticks_killed is None:
+            self._ticks_killed = 0
+            if self._guard.done():
+                self._tell({"op": "kill"})
+            elif self.launched is not None:
+                self.launched.kill()
+
+    def exit_code(self) -> int | None:  # noqa: D102 - as in EngineProcess
+        return self._code
+
+    def close(self) -> None:  # noqa: D102 - as in EngineProcess
+        self._is_alive = False
+        self._on_exit = None
+
+    # --- what its guard says -----------------------------------------------------------
+
+    def heard(self, header: Header) -> None:
+        """Take a message of its guard."""
+        self._missed = 0
+        operation: Any = header["op"]
+        if operation == "hello":
+            self.pid = int(header["pid"])
+            self.host = self.host or str(header["host"])
+            if not self._guard.done():
+                self._guard.set_result(None)
+            if self._ticks_killed is not None:
+                self._tell({"op": "kill"})
+        elif operation == "beat":
+            self.rss_bytes = header["rss_bytes"]
+        elif operation == "ended":
+            self._code = header["code"]
+            self.last_words = header["words"]
+            self._end()
+
+    def tick(self) -> None:
+        """Count one more beat that may be missed."""
+        if not self._is_alive:
+            return
+        if self._ticks_killed is not None:
+            self._ticks_killed += 1
+            if self._ticks_killed == KILLED_TICKS and self.launched is not None:
+                self.launched.kill()
+        if self._guard.done():
+            self._missed += 1
+            if self._missed > lifeline.MISSED_BEATS:
+                silent_s = lifeline.MISSED_BEATS * lifeline.BEAT_S
+                self.lost = (
+                    f"has not been heard of for {silent_s:g} s: {self.host} is down, or the "
+                    "network to it is cut"
+                )
+                self._end()
+
+    def _end(self) -> None:
+        if self._is_alive:
+            self._is_alive = False
+            self._report()
+
+    def _report(self) -> None:
+        if self._on_exit is not None:
+            self._on_exit()

@@ -1,0 +1,207 @@
+"""Engines that their owner reaches by TCP alone, on this very machine: see test_ssh for hosts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+from far_pools import Loopback, far_pool, mixed_plans
+
+import jupyter_mgpu as mgpu
+from jupyter_mgpu import curve
+from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.wire import encode
+from notebooks import wait_until
+
+GONE_S = 15
+"""So soon after the owner's end nothing of it may be left."""
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Loopback:
+    return Loopback()
+
+
+@pytest.fixture(scope="module")
+def mixed(launcher: Loopback) -> Iterator[Pool]:
+    with far_pool(mixed_plans(launcher)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def far(mixed: Pool) -> Iterator[Pool]:
+    """A pool of one engine here and one elsewhere, both idle."""
+    wait_until(lambda: all(e.state == "idle" for e in mixed.engines), 20, "idle engines")
+    yield mixed
+    for future in mixed.tasks():
+        future.cancel()
+
+
+def test_tasks_and_blocks_run_on_both(far: Pool) -> None:
+    pids = mgpu.spmd(os.getpid)
+    tasks = {mgpu.parfeval(os.getpid).result(10) for _ in range(4)}
+
+    assert list(pids) == [engine.pid for engine in far.engines]
+    assert tasks <= set(pids)
+    assert [engine.host for engine in far.engines] == [None, "elsewhere"]
+
+
+@pytest.mark.usefixtures("far")
+def test_an_engine_elsewhere_knows_its_place_among_the_hosts() -> None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MGPU_LOCAL_RANK", "GROUP_RANK")
+
+    places = mgpu.spmd(lambda: [os.environ[name] for name in names])
+
+    assert list(places) == [["0", "2", "0", "0", "0"], ["1", "2", "0", "0", "1"]]
+
+
+@pytest.mark.usefixtures("far")
+def test_its_secrets_are_not_in_the_environment_of_user_code() -> None:
+    found = mgpu.spmd(lambda: sorted({"MGPU_TOKEN", "MGPU_CURVE", "MGPU_ORDERS"} & set(os.environ)))
+
+    assert list(found) == [[], []]
+
+
+@pytest.mark.usefixtures("far")
+def test_ranks_on_different_hosts_meet_in_collectives() -> None:
+    def total() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        value = torch.ones(3)
+        dist.all_reduce(value)
+        return value.sum().item()
+
+    assert list(mgpu.spmd(total)) == [6.0, 6.0]
+
+
+def test_large_data_goes_by_the_socket_there_and_stays_shared_here(far: Pool) -> None:
+    before = {engine.rank: engine.moved for engine in far.engines}
+    data = np.arange(1_000_000, dtype=np.float64)
+
+    back = mgpu.spmd(lambda x: x + 1, data)
+    values = list(back)
+
+    assert all(np.array_equal(value, data + 1) for value in values)
+    moved = {engine.rank: engine.moved - before[engine.rank] for engine in far.engines}
+    assert moved[1].shared == 0
+    assert moved[1].sent > data.nbytes
+    assert moved[0].shared >= data.nbytes
+    assert not [sentence for sentence in far.said if "Shared memory" in sentence]
+
+
+def test_stop_reaches_an_engine_elsewhere(far: Pool) -> None:
+    future = mgpu.parfeval(lambda: time.sleep(60) or 1)
+    others = [mgpu.parfeval(lambda: time.sleep(60) or 1)]
+    wait_until(lambda: future.state == others[0].state == "running", 10, "two running tasks")
+
+    begun_s = time.monotonic()
+    for task in (future, *others):
+        task.cancel()
+    wait_until(lambda: all(e.state == "idle" for e in far.engines), 5, "idle engines")
+
+    assert time.monotonic() - begun_s < 2
+    assert [engine.starts for engine in far.engines] == [0, 0]
+
+
+@pytest.mark.usefixtures("far")
+def test_the_death_of_an_engine_elsewhere_is_told_at_once_with_its_cause() -> None:
+    def die() -> None:
+        os.write(2, b"its last word\n")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    begun_s = time.monotonic()
+    with pytest.raises(EngineDiedError) as raised:
+        mgpu.spmd(lambda: die() if rank == 1 else None)  # noqa: F821 - an engine has it
+
+    assert time.monotonic() - begun_s < 3
+    assert "CPU on elsewhere" in str(raised.value)
+    assert "SIGSEGV" in str(raised.value)
+    assert "its last word" in str(raised.value)
+    assert list(mgpu.spmd(lambda: rank)) == [0, 1]  # noqa: F821
+
+
+def test_an_engine_whose_guard_is_killed_ends_and_is_replaced(
+    far: Pool, launcher: Loopback
+) -> None:
+    starts, pid = far.engines[1].starts, far.engines[1].pid
+
+    os.kill(launcher.processes[-1].pid, signal.SIGKILL)
+
+    wait_until(lambda: not psutil.pid_exists(pid), 2, "the engine's end")
+    wait_until(lambda: far.engines[1].starts > starts, GONE_S, "the next engine")
+    wait_until(lambda: far.engines[1].state == "idle", 20, "the next engine, idle")
+
+
+def test_a_stranger_is_not_heard(far: Pool) -> None:
+    core = far.owner._core
+    received = far.engines[1].moved.received
+    context = zmq.Context()
+    sockets = []
+    own = b" ".join(zmq.curve_keypair()).decode()
+    for keys in (None, f"{core._far.keys.split()[0]} {own}"):
+        socket = context.socket(zmq.DEALER)
+        socket.identity, socket.linger = b"work:1." + str(far.engines[1].starts).encode(), 0
+        if keys is not None:
+            curve.use_client_keys(socket, keys)
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        socket.connect(core._far.url)
+        socket.send_multipart(encode({"op": "hello", "token": core._token}))
+        sockets += [socket, monitor]
+        assert not monitor.poll(1000)
+
+    assert far.engines[1].moved.received == received
+    for socket in sockets:
+        socket.close()
+    context.term()
+
+
+OWNER = """
+import sys, json, os, time
+sys.path.insert(0, {tests!r})
+from far_pools import *
+import jupyter_mgpu as mgpu
+opened = far_pool(mixed_plans(Loopback()))
+opened.__enter__()
+import ctypes
+def block():
+    import subprocess
+    child = subprocess.Popen(["sleep", "600"])
+    return [os.getpid(), child.pid]
+found = sum(mgpu.spmd(block), [])
+tasks = [mgpu.parfeval(lambda: ctypes.PyDLL(None).sleep(600)) for _ in range(2)]
+while not all(task.state == "running" for task in tasks): time.sleep(.01)
+print("PIDS", json.dumps(found), flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_when_the_owner_is_killed_while_engines_hold_the_gil(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER.format(tests=str(Path(__file__).parent)))
+    owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in owner.stdout if line.startswith("PIDS"))
+    finally:
+        owner.kill()
+        owner.wait()
+
+    found = json.loads(line.removeprefix("PIDS"))
+    assert len(found) == 4
+
+    def is_left(pid: int) -> bool:
+        return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+    wait_until(lambda: not any(map(is_left, found)), GONE_S, "the end of all engines")
