@@ -1,6 +1,7 @@
 """Pools with engines that their owner reaches by TCP alone, as it reaches those of other hosts."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.gpus import CPU_ENVIRONMENT, Request
 from jupyter_mgpu.on_engine import orders
 from jupyter_mgpu.opening.new_pool import private_folder
+from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
@@ -65,7 +67,7 @@ def far_pool(
     said: list[str] = []
     plan = PoolPlan(name, tuple(plans), Path(private_folder()), Rendezvous(address))
     pool = Pool(
-        plan,
+        functools.partial(Owner, plan),
         request=Request(pool=name),
         claims={},
         sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
