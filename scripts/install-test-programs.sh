@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install what some tests need and pip cannot: Chromium, and in CI Slurm, whose services nobody wants
-# on a desk. Where apt cannot do it these tests are skipped, and say so.
+# Install what some tests need and pip cannot: Chromium, and in CI Slurm, sshd and OpenMPI, whose
+# services nobody wants on a desk. Where apt cannot do it these tests are skipped, and say so.
 #
 # usage: scripts/install-test-programs.sh
 set -eu
@@ -17,6 +17,9 @@ have chromium chromium-browser || packages="chromium"
 if [ -n "${CI:-}" ]; then
     have slurmctld || packages="$packages slurm-wlm"
     have munged || packages="$packages munge"
+    have sshd || packages="$packages openssh-server"
+    have ssh || packages="$packages openssh-client"
+    have mpirun || packages="$packages openmpi-bin"
 fi
 [ -n "$packages" ] || exit 0
 if ! have apt-get || [ "$(id -u)" != 0 ]; then

@@ -1,4 +1,4 @@
-"""The command line: `jupyter mgpu gpus`, `pools`, `tasks`, `stop`, `doctor`.
+"""The command line: `jupyter mgpu gpus`, `pools`, `tasks`, `stop`, `doctor`, `cluster`.
 
 It finds pools by their records, as the sidebar does, and needs no server.
 """

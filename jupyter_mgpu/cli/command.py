@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from jupyter_mgpu.cli import shown
+from jupyter_mgpu.cli import cluster, shown
 from jupyter_mgpu.cli.shown import Outcome
 from jupyter_mgpu.control import plain
 from jupyter_mgpu.errors import MgpuError
@@ -71,4 +71,5 @@ def _parser() -> argparse.ArgumentParser:
     add("tasks", lambda given: shown.tasks(given.name), "List the tasks of your pools.")
     add("stop", lambda given: shown.stop(given.name), "Stop a pool, or clean up an orphaned one.")
     add("doctor", lambda _: shown.doctor(), "Check what a pool needs, and say what to do.")
+    cluster.add_to(commands)
     return parser

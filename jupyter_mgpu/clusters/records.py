@@ -139,3 +139,10 @@ class ClusterDescription:
     address: str | None = None
     start_timeout_s: float | None = None
     source: str = BUILT_IN
+
+    @property
+    def place(self) -> str:
+        """Where to change it, for messages."""
+        if self.source == BUILT_IN:
+            return f"a table [{self.name}] of a clusters file"
+        return self.source
