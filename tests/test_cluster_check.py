@@ -242,7 +242,7 @@ def facts(python: str = "3.11.7", **packages: str | None) -> dict[str, Any]:
     equal = dict.fromkeys(("ipyparallel", "ipykernel", "pyzmq", "cloudpickle"), "9.2.0")
     return {
         "python": python,
-        "executable": "/opt/python",
+        "executable": "/sw/python",
         "packages": {"jupyter_mgpu": "0.1.0", "torch": "2.13.0+cpu", **equal, **packages},
     }
 
@@ -252,7 +252,7 @@ def facts(python: str = "3.11.7", **packages: str | None) -> dict[str, Any]:
     [
         (facts(), None, None),
         (facts("3.11.2"), None, None),
-        (facts("3.10.4"), "Python is 3.11.7 here and 3.10.4 on far (/opt/python)", None),
+        (facts("3.10.4"), "Python is 3.11.7 here and 3.10.4 on far (/sw/python)", None),
         (facts(jupyter_mgpu="0.2.0"), "jupyter_mgpu is 0.1.0 here and 0.2.0 on far.", None),
         (facts(pyzmq=None), "pyzmq is 9.2.0 here and missing on far.", None),
         (facts(pyzmq="27.0"), None, "pyzmq is 9.2.0 here and 27.0 on far."),

@@ -16,7 +16,7 @@ from jupyter_mgpu.transport.profiles import describe_profile
 LAB = """
 [lab]
 kind = "ssh"
-python = "/opt/env/bin/python"
+python = "/sw/env/bin/python"
 folder = "~/work"
 environment = { NCCL_DEBUG = "INFO", HF_HOME = "/data/hf" }
 tunnel = true
@@ -53,7 +53,7 @@ def test_hosts_take_from_their_cluster_what_they_do_not_say_themselves() -> None
             "gpu1",
             address="10.0.0.1",
             gpus="0-3",
-            python="/opt/env/bin/python",
+            python="/sw/env/bin/python",
             folder="~/work",
             environment=both,
         ),
@@ -62,7 +62,7 @@ def test_hosts_take_from_their_cluster_what_they_do_not_say_themselves() -> None
             "me@old",
             gpus="none",
             engines=2,
-            python="/opt/env/bin/python",
+            python="/sw/env/bin/python",
             folder="~/work",
             environment={**both, "HF_HOME": "/hf"},
         ),
@@ -222,19 +222,19 @@ def test_a_profile_for_ssh_lists_its_hosts(profile: Path) -> None:
         "c.Cluster.engine_launcher_class = 'ssh'\nc.Cluster.controller_ip = '10.0.0.9'\n"
         "both = {'a': 2, 'me@b:2222': {'n': 1, 'environment': {'X': '1'}}}\n"
         "c.SSHEngineSetLauncher.engines = both\n"
-        "c.SSHLauncher.remote_python = '/opt/python'\n"
+        "c.SSHLauncher.remote_python = '/sw/python'\n"
     )
 
     team = describe_profile("team")
 
     assert team.address == "10.0.0.9"
     assert team.hosts == (
-        HostDescription("a", "a", engines=2, python="/opt/python"),
+        HostDescription("a", "a", engines=2, python="/sw/python"),
         HostDescription(
             "me@b:2222",
             "ssh://me@b:2222",
             engines=1,
-            python="/opt/python",
+            python="/sw/python",
             environment={"X": "1"},
         ),
     )
