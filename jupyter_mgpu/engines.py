@@ -98,7 +98,13 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """One pool, now: what the magic prints, a view draws and the server sends."""
+    """One pool, now: what the magic prints, a view draws and the server sends.
+
+    Attributes:
+        kernel_pid: The process of its owner: the kernel, or a kept pool's keeper.
+        is_kept: Whether it outlives its kernel.
+        attached_pid: The kernel that a kept pool is attached to, if any.
+    """
 
     name: str
     kernel_pid: int
@@ -110,6 +116,8 @@ class PoolStatus:
     engines: tuple[EngineStatus, ...]
     queued: int
     running: int
+    is_kept: bool = False
+    attached_pid: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as plain JSON values."""

@@ -10,6 +10,7 @@
   + GpuProofError        CUDA shows other GPUs than it should, or does not say which
   + PoolClosedError      the pool was shut down (also a RuntimeError)
   + QueueClosedError     a DataQueue was closed
+  + AttachError          there is no kept pool of that name, or another kernel has it
   + PoolStartError       an engine did not come up; its last lines are told
   + EngineDiedError      an engine exited before it replied
   + SendingError         a cell cannot be sent: both sides changed a name, or a name was lost
@@ -91,6 +92,10 @@ class QueueClosedError(MgpuError):
 
 class PoolStartError(MgpuError):
     """An engine did not come up."""
+
+
+class AttachError(MgpuError):
+    """A kept pool cannot be attached: there is none of that name, or another kernel has it."""
 
 
 class EngineDiedError(MgpuError):

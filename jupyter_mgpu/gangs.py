@@ -113,7 +113,7 @@ class Gang:
                 self._show_end()
         elif operation == "ended":
             self._end = header
-            if not self._is_running:
+            if not self._is_running or header.get("is_last"):
                 self._left.clear()
         elif operation == "started":
             self._is_running = True

@@ -24,9 +24,10 @@ from jupyter_mgpu.client import (
 )
 from jupyter_mgpu.composite import Composite
 from jupyter_mgpu.engines import EngineState, PoolStatus
-from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.errors import MgpuError, PoolClosedError
 from jupyter_mgpu.futures import TaskFuture, cancel_all, wait
 from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.keeping import KeptOwner
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.output.pool_status import engine_rows, status_line
 from jupyter_mgpu.output.table import text_table
@@ -35,6 +36,7 @@ from jupyter_mgpu.owner.pool_owner import Listener, PoolOwner
 from jupyter_mgpu.sending import Sender
 
 LEASE_END_S = 1.0
+DETACH_S = 5.0
 
 
 class Pool:
@@ -49,6 +51,7 @@ class Pool:
         sender: What knows the kernel's names and those on the engines.
         say: Called with each sentence that the user should read, such as a loss of names.
         on_end: Called with the pool when it has ended.
+        first_number: Where the numbers of its tasks begin.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Pool:
         sender: Sender,
         say: Callable[[str], None],
         on_end: Callable[["Pool"], None],
+        first_number: int = 1,
     ) -> None:
         self.request = request
         self._claims = dict(claims)
@@ -74,12 +78,30 @@ class Pool:
         self._activity = Activity(lambda: bool(self._futures or gangs))
         self.line = exchange.Line(self.owner.answer, self.owner.post_to_all, self.owner.store.place)
         self.submission = Submission(
-            self.owner, self._futures, gangs, self._activity, self._check_open, self.line
+            self.owner,
+            self._futures,
+            gangs,
+            self._activity,
+            self._check_open,
+            self.line,
+            first_number,
         )
         self.values = EngineValues(self.owner, self.submission, sender, self.line)
         self._inbox = Inbox(
             self._futures, gangs, events, say, self.line, self.submission.task_ended
         )
+
+    def restore(
+        self, tasks: Sequence[Mapping[str, Any]], ended: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Take over the tasks of a kept pool's earlier kernels; call it before `start`.
+
+        Args:
+            tasks: What is queued or runs, as the keeper describes it.
+            ended: The last that ended, oldest first.
+        """
+        self._futures.restore(tasks, ended)
+        self.submission.know_names(told["name"] for told in [*tasks, *ended])
 
     def start(self) -> Self:
         """Start the engines and wait until they are ready.
@@ -100,7 +122,7 @@ class Pool:
     @property
     def name(self) -> str:
         """The pool's name."""
-        return self.owner.plan.name
+        return self.owner.name
 
     @property
     def size(self) -> int:
@@ -328,6 +350,30 @@ class Pool:
             self.values.clean_up()
         self._end("it was shut down", 8)
 
+    def detach(self) -> None:
+        """Let go of a kept pool, which goes on without this kernel.
+
+        Raises:
+            MgpuError: If it is not kept: it would end.
+        """
+        if not isinstance(self.owner, KeptOwner):
+            raise MgpuError(
+                f"The pool {self.name!r} was started without --keep, so it lives and ends with "
+                "this kernel. `%parpool stop` ends it now."
+            )
+        self.owner.detach()
+        self.owner.wait(DETACH_S)
+        self._finish(
+            "it was detached",
+            f"The pool {self.name!r} was detached from this kernel, and its tasks go on. "
+            f"`%parpool --attach {self.name}` brings them back.",
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives this kernel."""
+        return isinstance(self.owner, KeptOwner)
+
     def __enter__(self) -> Self:
         return self
 
@@ -347,23 +393,23 @@ class Pool:
         finally:  # also at a Stop
             self._finish(reason)
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: str, failure: str | None = None) -> None:
         with self._lock:
             if self._ended is not None:
                 return
             self._ended = reason
         self._activity.close()
-        self._inbox.close()
+        self._inbox.close(failure)
         exchange.detach(self.line)
         self._drop_claims(list(self._claims))
         self._on_end(self)
 
-    def _end_soon(self, reason: str) -> None:
+    def _end_soon(self, reason: str, is_lost: bool) -> None:  # noqa: FBT001 - a callback
         """Wait for the owner's end elsewhere: it still has events to deliver."""
 
         def end() -> None:
             self.owner.wait(10)
-            self._finish(reason)
+            self._finish(reason, f"The task was lost: {reason}" if is_lost else None)
 
         threading.Thread(target=end, daemon=True).start()
 

@@ -49,12 +49,16 @@ def on_cell(result: Any) -> None:
             pool.owner.expect_collectives()
 
 
-def _shutdown_all() -> None:
+def _let_go_of_all() -> None:
+    """End what lives with this kernel, and leave the others."""
     for pool in open_pools():
-        pool.shutdown(wait_for_tasks=False)
+        if pool.is_kept:
+            pool.detach()
+        else:
+            pool.shutdown(wait_for_tasks=False)
 
 
-atexit.register(_shutdown_all)
+atexit.register(_let_go_of_all)
 
 
 def _after_fork() -> None:

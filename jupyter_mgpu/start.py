@@ -2,14 +2,22 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from jupyter_mgpu import clusters
+from jupyter_mgpu import clusters, control
 from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Request, check_request
 from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
-from jupyter_mgpu.opening import PoolOptions, open_pool, resize
+from jupyter_mgpu.opening import (
+    PoolOptions,
+    attach_pool,
+    kept_pool,
+    open_kept_pool,
+    open_pool,
+    resize,
+)
+from jupyter_mgpu.output import notices, pool_status
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import find_pool, latest_pool, open_pools
 from jupyter_mgpu.transport.profiles import describe_profile
@@ -54,8 +62,9 @@ def parpool(
         share: Use GPUs that others use as well.
         visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool.
         restart: End an open pool of that name first, with its tasks and variables.
-        keep: Refused for now, as is `attach`.
-        attach: Refused for now.
+        keep: Let it outlive this kernel, with its tasks, results and variables. It needs a name;
+            a kept pool of that name which no kernel has is attached instead.
+        attach: The name of a kept pool to attach this kernel to; it is taken as it is.
         cluster: Where the engines run: a cluster of the clusters file, "local", "slurm", "mpi" or
             the name of an ipyparallel launcher. Other kinds than local are refused for now.
         profile: An existing ipyparallel profile that says where they run.
@@ -64,6 +73,7 @@ def parpool(
     Raises:
         SelectionError: If the engines or GPUs asked for cannot be had; it says what can.
         ClusterError: If the cluster is not described, or its description is wrong.
+        AttachError: If there is no such kept pool, or another kernel has it; it is named.
         GpuBusyError: If they are in use; it names by whom.
         PoolStartError: If an engine does not come up; it has that engine's last lines.
 
@@ -71,14 +81,16 @@ def parpool(
         >>> pool = parpool(2, gpus="1,3")
     """
     refuse_on_engine("parpool")
-    _refuse_unbuilt(keep=keep, attach=attach)
+    options = PoolOptions(idle_timeout or None, wait, start_timeout)
+    if attach is not None:
+        asked = {"N": n, "gpus": gpus, "name": name, "restart": restart or None, "cluster": cluster}
+        return _attach(attach, options, [option for option, v in asked.items() if v is not None])
     description = _describe_cluster(cluster, profile)
     if description is not None and description.kind != "local":
         raise SelectionError(
             f"The cluster {description.name!r} is of kind {description.kind} "
             f"({description.source}), but {_SOON}."
         )
-    options = PoolOptions(idle_timeout or None, wait, start_timeout)
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),
@@ -91,16 +103,58 @@ def parpool(
         kernel_id=kernel_id(),
     )
     _check_request(request)
+    if keep and name is None:
+        raise SelectionError(
+            "--keep was asked for without a name, but a pool that outlives its kernel is found by "
+            "one: %parpool 2 --keep --name night."
+        )
+    if restart:
+        _stop(request.pool, keep=keep)
     pool = find_pool(request.pool)
-    if pool is not None and restart:
-        pool.shutdown(wait_for_tasks=False)
-        pool = None
+    if keep:
+        pool = _kept(pool, request.pool)
+    if pool is None:
+        return open_kept_pool(request, options) if keep else open_pool(request, options)
+    return _set_idle(resize(pool, request, options), options)
+
+
+def _stop(name: str, *, keep: bool) -> None:
+    pool = find_pool(name)
     if pool is not None:
-        pool = resize(pool, request, options)
-        if options.idle_timeout_s != IDLE_TIMEOUT_S:
-            pool.owner.set_idle_timeout(options.idle_timeout_s).result()
-        return pool
-    return open_pool(request, options)
+        pool.shutdown(wait_for_tasks=False)
+    elif keep and (found := kept_pool(name)) is not None:
+        control.stop(found)
+
+
+def _kept(pool: Pool | None, name: str) -> Pool | None:
+    """Return the kept pool of a name, attached; None if there is none so far."""
+    if pool is None:
+        return _attach(name, None) if kept_pool(name) is not None else None
+    if not pool.is_kept:
+        raise SelectionError(
+            f"--keep was asked for, but the pool {name!r} is open and lives with this kernel. "
+            "Choose another --name, or add --restart: its tasks and variables are lost then."
+        )
+    return pool
+
+
+def _attach(name: str, options: PoolOptions | None, beside: Sequence[str] = ()) -> Pool:
+    if beside:
+        raise SelectionError(
+            f"--attach {name} was given together with {', '.join(beside)}, but a pool is attached "
+            "as it is. Leave that out."
+        )
+    pool = find_pool(name)
+    if pool is None or not pool.is_kept:
+        pool = attach_pool(name)
+        notices.say(pool_status.attached_line(pool.status(), len(pool.ended_tasks())))
+    return pool if options is None else _set_idle(pool, options)
+
+
+def _set_idle(pool: Pool, options: PoolOptions) -> Pool:
+    if options.idle_timeout_s != IDLE_TIMEOUT_S:
+        pool.owner.set_idle_timeout(options.idle_timeout_s).result()
+    return pool
 
 
 def current_pool(*, create: bool = False) -> Pool | None:
@@ -126,12 +180,6 @@ def pool_named(name: str | None) -> Pool:
         listed = ", ".join(pool.name for pool in open_pools()) or "none"
         raise MgpuError(f"The pool {name!r} was asked for, but open pools are: {listed}.")
     return pool
-
-
-def _refuse_unbuilt(**options: Any) -> None:
-    for option, value in options.items():
-        if value:
-            raise SelectionError(f"--{option} was asked for, but {_SOON}.")
 
 
 def _describe_cluster(cluster: str | None, profile: str | None) -> ClusterDescription | None:

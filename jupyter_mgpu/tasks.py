@@ -7,10 +7,10 @@ from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.futures import CancelledError
+from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.output import failures, traceback_text
 from jupyter_mgpu.output.table import text_table
-from jupyter_mgpu.owner import journal
+from jupyter_mgpu.owner import journal, spool
 from jupyter_mgpu.pools import open_pools
 
 
@@ -36,6 +36,7 @@ class TaskRecord:
     failure: dict[str, Any] | None
     has_result: bool
     _place: tuple[Path, int, list[int]]
+    _is_spooled: bool
 
     def result(self) -> Any:
         """Return the task's result.
@@ -56,6 +57,8 @@ class TaskRecord:
                 f"The result of {self.name!r} was larger than "
                 f"{journal.RESULT_BYTES / 2**20:.0f} MiB and was not kept."
             )
+        if self._is_spooled:
+            spool.wait_for(self._place[0])
         return packing.unpack(self._frames())
 
     def _frames(self) -> list[bytes]:
@@ -102,12 +105,25 @@ def list_records() -> list[TaskRecord]:
     return [_record(*found) for found in _read_all()]
 
 
-def load(name: str) -> TaskRecord:
+def load(name: str) -> TaskRecord | TaskFuture:
     """Return the newest task of a name, also one of a kernel that is gone.
 
+    Returns:
+        Its future while it waits or runs in a pool of this kernel, else its record; both have
+        `result()`, `state`, `diary` and `metrics`.
+
     Raises:
-        MgpuError: If no task of that name is on disk.
+        MgpuError: If there is no task of that name.
     """
+    return _open_task(name) or _ended_task(name)
+
+
+def _open_task(name: str) -> TaskFuture | None:
+    futures = [future for pool in open_pools() for future in pool.tasks() if future.name == name]
+    return futures[-1] if futures else None
+
+
+def _ended_task(name: str) -> TaskRecord:
     found = None
     known: dict[str, None] = {}
     for entry in _read_all():
@@ -131,11 +147,10 @@ def show(name: str) -> Any:
     Raises:
         MgpuError: If there is no task of that name.
     """
-    for pool in open_pools():
-        for future in pool.tasks():
-            if future.name == name:
-                return TaskReport(name, future.diary, repr(future))
-    record = load(name)
+    future = _open_task(name)
+    if future is not None:
+        return TaskReport(name, future.diary, repr(future))
+    record = _ended_task(name)
     return TaskReport(name, record.diary, repr(record), record.error_text)
 
 
@@ -161,6 +176,10 @@ def _read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
 
 
 def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
+    frames = record["frames"]
+    spooled = record.get("spooled")
+    if spooled is not None:
+        path, place, frames = journal.folder() / spooled["file"], 0, spooled["sizes"]
     return TaskRecord(
         name=record["name"],
         state=record["state"],
@@ -174,7 +193,8 @@ def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
         message=record["message"],
         failure=record["failure"],
         has_result=record["has_result"],
-        _place=(path, place, record["frames"]),
+        _place=(path, place, frames),
+        _is_spooled=spooled is not None,
     )
 
 

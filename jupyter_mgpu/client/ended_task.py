@@ -55,6 +55,26 @@ def ended_task(future: TaskFuture) -> EndedTask:
     )
 
 
+def told_task(record: Mapping[str, Any]) -> EndedTask:
+    """Return the same of the record of a task that an earlier kernel has submitted."""
+    begun = record["started"]
+    failure = record["failure"]
+    return EndedTask(
+        record["id"],
+        record["name"],
+        TaskState(record["state"]),
+        record["rank"],
+        datetime.fromisoformat(record["created"]),
+        datetime.fromisoformat(begun) if begun else None,
+        datetime.fromisoformat(record["finished"]),
+        record["progress"],
+        _spread(record["metrics"]),
+        record["last_metrics"],
+        record["diary"],
+        f"{failure['ename']}: {failure['evalue']}" if failure else record["message"],
+    )
+
+
 def first_line(error: BaseException | None) -> str | None:
     """Say in one line what was raised."""
     if error is None:

@@ -41,6 +41,7 @@ class Inbox:
         self._say = say
         self._events: queue.SimpleQueue[tuple[Header, list[Frame]] | None] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()  # so many events of each task are in there
+        self._failure: str | None = None
         self._lock = threading.Lock()
         threading.Thread(target=self._deliver, name="mgpu-client", daemon=True).start()
 
@@ -64,8 +65,13 @@ class Inbox:
             self._waiting[task_id] += 1
         self._events.put((header, frames))
 
-    def close(self) -> None:
-        """End the delivery, after what has come so far."""
+    def close(self, failure: str | None = None) -> None:
+        """End the delivery, after what has come so far.
+
+        Args:
+            failure: Why tasks that are still open fail; without it they are cancelled.
+        """
+        self._failure = failure
         self._events.put(None)
 
     def _deliver(self) -> None:
@@ -80,7 +86,10 @@ class Inbox:
 
     def _end_rest(self) -> None:
         """End what has reached the owner in its last moment, if anything: it cannot tell."""
-        header = {"op": "ended", "state": "cancelled", "reason": "the pool has ended"}
+        header: Header = {"op": "ended", "is_last": True}
+        header |= {"state": "cancelled", "reason": "the pool has ended"}
+        if self._failure is not None:
+            header |= {"state": "failed", "reason": "no engines", "message": self._failure}
         for task_id in [*self._gangs.open_ids(), *self._futures.open_ids()]:
             self._handle({**header, "task": task_id}, [])
 

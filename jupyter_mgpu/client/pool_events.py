@@ -14,7 +14,8 @@ class PoolEvents:
         owner: The pool's owner.
         sender: What knows the names on the engines.
         say: Called with each sentence that the user should read.
-        on_end: Called with the reason when the pool ends without having been asked to.
+        on_end: Called when the pool ends without having been asked to, with the reason, and
+            whether its owner could not end its tasks.
     """
 
     def __init__(
@@ -22,7 +23,7 @@ class PoolEvents:
         owner: PoolOwner,
         sender: Sender,
         say: Callable[[str], None],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str, bool], None],
     ) -> None:
         self._owner = owner
         self._sender = sender
@@ -68,13 +69,16 @@ class PoolEvents:
     def _pool_ended(self, header: Header) -> None:
         reason = header["reason"]
         if reason == "idle":
-            self._say(f"The pool {self._owner.plan.name!r} was ended because nothing used it.")
+            self._say(f"The pool {self._owner.name!r} was ended because nothing used it.")
+        is_lost = header.get("is_lost", False)
+        if is_lost:
+            self._say(f"The pool {self._owner.name!r} has ended: {reason}")
         if reason != "stopped":
-            self._on_end(reason)
+            self._on_end(reason, is_lost)
 
     def _idle_warning(self, header: Header) -> None:
         self._say(
-            f"The pool {self._owner.plan.name!r} ends in {header['seconds'] / 60:.0f} min because "
+            f"The pool {self._owner.name!r} ends in {header['seconds'] / 60:.0f} min because "
             "nothing uses it. Any use keeps it; `%parpool --idle 0` keeps it for good."
         )
 

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
@@ -52,6 +52,7 @@ class Submission:
         activity: Woken by each submission.
         check_open: Raises PoolClosedError when the pool has ended.
         line: The pool's among those of the kernel.
+        first_number: Where its numbers begin: above those of the pool's earlier kernels.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Submission:
         activity: Activity,
         check_open: Callable[[], None],
         line: Line,
+        first_number: int = 1,
     ) -> None:
         self._line = line
         self._owner = owner
@@ -70,7 +72,7 @@ class Submission:
         self._activity = activity
         self._check_open = check_open
         self._follow = Follow()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first_number)
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()
         self._companions: dict[str, list[Any]] = {}  # of tasks that have not ended
@@ -185,6 +187,14 @@ class Submission:
         with self._lock:
             number = self._names[base] = self._names.get(base, 0) + 1
         return f"{base}-{number}"
+
+    def know_names(self, names: Iterable[str]) -> None:
+        """Take note of the names of earlier tasks: new ones do not look the same."""
+        with self._lock:
+            for name in names:
+                base, _, number = name.rpartition("-")
+                if number.isdecimal():
+                    self._names[base] = max(self._names.get(base, 0), int(number))
 
     def _add_follow(self, task: Task) -> None:
         """Let the engines follow the kernel's working folder, paths and environment."""

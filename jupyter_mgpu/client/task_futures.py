@@ -2,12 +2,13 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.client.ended_task import EndedTask, ended_task
+from jupyter_mgpu.client.ended_task import EndedTask, ended_task, told_task
+from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolClosedError, TaskTimeoutError
 from jupyter_mgpu.futures import TaskFuture, settle
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
@@ -31,6 +32,7 @@ class TaskFutures:
     def __init__(self, owner: PoolOwner) -> None:
         self._owner = owner
         self._open: dict[str, TaskFuture] = {}
+        self._result_ranks: dict[str, int] = {}  # of a training on several ranks
         self._displays: dict[str, TaskDisplay] = {}
         self._ended: deque[EndedTask] = deque(maxlen=MAX_ENDED)
 
@@ -40,6 +42,23 @@ class TaskFutures:
     def add(self, future: TaskFuture) -> None:
         """Take the future of a task that is about to be submitted."""
         self._open[future.id] = future
+
+    def restore(
+        self, tasks: Iterable[Mapping[str, Any]], ended: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Take over the tasks of a kept pool's earlier kernels, as its keeper describes them."""
+        for told in tasks:
+            future = TaskFuture(told["id"], told["name"], self, _time(told["created"]))
+            if told["state"] == TaskState.RUNNING:
+                self._on_started(future, told)
+                future.started = _time(told["started"])
+            future._diary.write(told["diary"])  # noqa: SLF001 - the future's own side of the pool
+            future.metrics.extend(told["metrics"])
+            future.progress = told["progress"]
+            self._open[future.id] = future
+            if told["result_rank"] is not None:
+                self._result_ranks[future.id] = told["result_rank"]
+        self._ended.extend(map(told_task, ended))
 
     def discard(self, task_id: str) -> None:
         """Forget a task that did not get as far as the owner."""
@@ -145,7 +164,7 @@ class TaskFutures:
         if display is not None:
             display.handle(header)
 
-    def _on_started(self, future: TaskFuture, header: Header) -> None:
+    def _on_started(self, future: TaskFuture, header: Mapping[str, Any]) -> None:
         future.rank = header["rank"]
         future.device = self._owner.device(header["rank"])
         future.started = datetime.now(UTC)
@@ -155,6 +174,8 @@ class TaskFutures:
         """Give a future the result or the exception that its engine sent."""
         rank = header["rank"]
         if header["status"] == "ok":
+            if self._result_ranks.get(future.id, rank) != rank:
+                return
             try:
                 result = packing.unpack(frames)
             except BaseException as error:  # noqa: BLE001 - becomes the future's exception
@@ -179,6 +200,10 @@ class TaskFutures:
     def _remember(self, future: TaskFuture) -> None:
         """Keep what is told of an ended task; its result goes with its future."""
         self._ended.append(ended_task(future))
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _settle_undone(future: TaskFuture, header: Header) -> None:

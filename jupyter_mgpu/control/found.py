@@ -29,7 +29,10 @@ class FoundPool:
     Attributes:
         id: Unique on this host; the name is unique in its kernel only.
         started: When, as ISO 8601 text.
-        is_orphaned: Its kernel has died, and engines of it are left.
+        is_orphaned: Its kernel, or keeper, has died, and engines of it are left.
+        kernel_pid: The process of its owner: the kernel, or a kept pool's keeper.
+        is_kept: It outlives its kernel.
+        attached_pid: The kernel that a kept pool is attached to, if any.
     """
 
     id: str
@@ -41,6 +44,8 @@ class FoundPool:
     started: str | None
     engines: tuple[FoundEngine, ...]
     is_orphaned: bool
+    is_kept: bool = False
+    attached_pid: int | None = None
 
     @property
     def record_path(self) -> Path:
@@ -107,6 +112,8 @@ def _from_record(record: dict[str, Any]) -> FoundPool | None:
             started=_text(record["started"]),
             engines=tuple(map(_engine, record["engines"])),
             is_orphaned=record["is_orphaned"],
+            is_kept=bool(record.get("is_kept")),
+            attached_pid=record.get("attached_pid"),
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -134,6 +134,11 @@ class DataQueue:
     def _check_status(self, status: str) -> None:
         if status == channel.CLOSED:
             raise QueueClosedError(f"{self!r} is closed.")
+        if status == channel.ORPHANED:
+            raise PoolClosedError(
+                f"The items of {self!r} were in a kernel that has ended: nobody is at its other "
+                "end. Return results, print or report instead: that outlives the kernel."
+            )
         if status == channel.ENDED:
             raise PoolClosedError(
                 f"The pool that {self!r} was sent to has ended: nobody is at its other end."

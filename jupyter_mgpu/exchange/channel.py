@@ -17,6 +17,8 @@ MOST_BYTES = 64 * 2**20
 
 OK, FULL, EMPTY, CLOSED, ENDED = "ok", "full", "empty", "closed", "ended"
 """How a request ends; `ended`: the pools that the queue was sent to are gone."""
+ORPHANED = "orphaned"
+"""The kernel is gone that a request of an engine was for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,13 +7,16 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from jupyter_mgpu import control
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.magics.ranges import parse_ranks, parse_size
+from jupyter_mgpu.opening import kept_pool
 from jupyter_mgpu.output.lane import ranks_text
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.pools import find_pool
 from jupyter_mgpu.start import IDLE_TIMEOUT_S, current_pool, parpool, pool_named
 
-COMMANDS = ("status", "restart", "stop")
+COMMANDS = ("status", "restart", "stop", "detach")
 
 
 @magics_class
@@ -21,7 +24,9 @@ class ParpoolMagic(Magics):
     """Parses the line, calls the library, shows the outcome. Nothing else."""
 
     @magic_arguments()
-    @argument("words", nargs="*", help="how many engines (4, or 2:4); or status, restart, stop")
+    @argument(
+        "words", nargs="*", help="how many engines (4, or 2:4); or status, restart, stop, detach"
+    )
     @argument("--gpus", help="which GPUs in rank order, such as 1,3 or 0-3; free ones by default")
     @argument("--per-gpu", type=int, default=1, help="engines that share each GPU")
     @argument("--gpus-per-engine", type=int, default=1, help="GPUs that each engine gets")
@@ -40,8 +45,8 @@ class ParpoolMagic(Magics):
     @argument("--share", action="store_true", help="use GPUs that others use as well")
     @argument("--visible", choices=("own", "pool"), default="own", help="GPUs an engine sees")
     @argument("--restart", action="store_true", help="end an open pool first, with its variables")
-    @argument("--keep", action="store_true", help="refused until it is built")
-    @argument("--attach", help="refused until it is built")
+    @argument("--keep", action="store_true", help="outlives the kernel; needs a --name")
+    @argument("--attach", metavar="NAME", help="brings a kept pool into this notebook")
     @argument("--cluster", metavar="NAME", help="where the engines run: see docs/clusters.md")
     @argument("--profile", metavar="NAME", help="an ipyparallel profile that says where")
     @line_magic
@@ -79,6 +84,10 @@ class ParpoolMagic(Magics):
         )
 
     def _command(self, command: str, rest: list[str], name: str | None) -> Any:
+        if command == "stop" and name is not None and find_pool(name) is None:
+            found = kept_pool(name)
+            if found is not None:  # also one that another kernel has, as from the command line
+                return _say(control.stop(found).words)
         if name is None and current_pool() is None:
             return _say("No pool is open. Start one with %parpool.")
         if rest and command != "restart":
@@ -93,6 +102,9 @@ class ParpoolMagic(Magics):
             ranks = parse_ranks(",".join(rest)) if rest else pool.ranks
             pool.restart(ranks)
             return _say(f"New engines start on {ranks_text(ranks)} of the pool {pool.name!r}.")
+        if command == "detach":
+            pool.detach()
+            return _say(f"The pool {pool.name!r} goes on without this kernel.")
         pending = pool.tasks()
         pool.shutdown(wait_for_tasks=False)
         tasks = "1 task was" if len(pending) == 1 else f"{len(pending)} tasks were"

@@ -78,6 +78,11 @@ def _fetch(key: str) -> Recipe:
     if status == "ok":
         recipe: Recipe = packing.unpack(answer.frames)
         return recipe
+    if status == "orphaned":
+        raise MgpuError(
+            "This Constant was made by a kernel that has ended, and its value with it. Make it "
+            "again, and submit the task again."
+        )
     if status == "foreign":
         raise MgpuError("This Constant has the values of another pool's Composite.")
     return raise_freed()

@@ -12,16 +12,19 @@ from jupyter_mgpu.on_engine import warning_filters
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.plans import EnginePlan
 
+Say = Callable[[str], None]
 
-def plan_engines(choice: Choice, world_size: int) -> tuple[EnginePlan, ...]:
+
+def plan_engines(choice: Choice, world_size: int, say: Say = notices.say) -> tuple[EnginePlan, ...]:
     """Plan the engines of a choice.
 
     Args:
         choice: The GPUs of each rank, or none.
         world_size: How many engines share the cores.
+        say: Called with what the user should read while they start.
     """
     threads = max(1, host.num_cores() // world_size)
-    return tuple(_plan_engine(slot, threads, choice.inventory) for slot in choice.slots)
+    return tuple(_plan_engine(slot, threads, choice.inventory, say) for slot in choice.slots)
 
 
 def claims_of(choice: Choice) -> dict[int, Claim]:
@@ -29,7 +32,7 @@ def claims_of(choice: Choice) -> dict[int, Claim]:
     return {slot.rank: slot.claim for slot in choice.slots if slot.claim is not None}
 
 
-def _plan_engine(slot: Slot, threads: int, inventory: Inventory) -> EnginePlan:
+def _plan_engine(slot: Slot, threads: int, inventory: Inventory, say: Say) -> EnginePlan:
     device = ", ".join(f"{device.label} ({device.name})" for device in slot.devices) or "CPU"
     environment = dict(slot.environment)
     environment[warning_filters.VARIABLE] = warning_filters.describe()
@@ -42,11 +45,13 @@ def _plan_engine(slot: Slot, threads: int, inventory: Inventory) -> EnginePlan:
         torch_device=f"cuda:{place}" if slot.devices else "cpu",
         environment=environment,
         gpu_uuids=tuple(device.uuid for device in slot.devices),
-        prove=_prover(slot, inventory),
+        prove=_prover(slot, inventory, say),
     )
 
 
-def _prover(slot: Slot, inventory: Inventory) -> Callable[[], tuple[bool, str | None]] | None:
+def _prover(
+    slot: Slot, inventory: Inventory, say: Say
+) -> Callable[[], tuple[bool, str | None]] | None:
     """Make the function that asks CUDA what a slot's environment shows."""
     if not slot.devices:
         return None
@@ -55,7 +60,7 @@ def _prover(slot: Slot, inventory: Inventory) -> Callable[[], tuple[bool, str | 
         (answer,) = cuda.visible_uuids([{**os.environ, **slot.environment}])
         proof = compare(slot.rank, slot.visible, answer, inventory.devices)
         if proof.warning is not None:
-            notices.say(proof.warning)
+            say(proof.warning)
         return proof.is_proven, proof.error
 
     return prove

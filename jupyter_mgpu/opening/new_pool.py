@@ -11,7 +11,7 @@ from jupyter_mgpu import notebook, pools
 from jupyter_mgpu.diagnosis import Outcome, check_shared_memory
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import Choice, Request
-from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
+from jupyter_mgpu.opening.engine_plans import Say, claims_of, plan_engines
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import PoolPlan
@@ -48,10 +48,10 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
     """
     choice = choose(request, options)
     try:
-        for sentence in [*choice.sentences, *_warnings()]:
+        for sentence in [*choice.sentences, *warnings()]:
             notices.say(sentence)
         pool = Pool(
-            partial(Owner, _plan(request, options, choice)),
+            partial(Owner, make_plan(request, options, choice, private_folder())),
             request=request,
             claims=claims_of(choice),
             sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
@@ -67,7 +67,7 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
     return pool
 
 
-def _warnings() -> list[str]:
+def warnings() -> list[str]:
     """Say what will trouble the engines later, in ways that are hard to trace back."""
     shared_memory = check_shared_memory()
     if shared_memory.outcome is Outcome.FAILED:
@@ -75,19 +75,26 @@ def _warnings() -> list[str]:
     return []
 
 
-def choose(request: Request, options: PoolOptions) -> Choice:
+def choose(request: Request, options: PoolOptions, say: Say = notices.say) -> Choice:
     """Choose and lease the GPUs, as soon as that may be."""
     if options.wait is False:
         return devices.choose(request)
     timeout = None if options.wait is True else float(options.wait)
-    return devices.wait_for_free(request, timeout=timeout, on_wait=notices.say)
+    return devices.wait_for_free(request, timeout=timeout, on_wait=say)
 
 
-def _plan(request: Request, options: PoolOptions, choice: Choice) -> PoolPlan:
+def make_plan(
+    request: Request,
+    options: PoolOptions,
+    choice: Choice,
+    folder: Path,
+    say: Say = notices.say,
+) -> PoolPlan:
+    """Plan a pool, and reserve the port where its ranks meet."""
     return PoolPlan(
         name=request.pool,
-        engines=plan_engines(choice, len(choice.slots)),
-        folder=private_folder(),
+        engines=plan_engines(choice, len(choice.slots), say),
+        folder=folder,
         rendezvous=Rendezvous(),
         kernel_id=request.kernel_id,
         notebook=request.notebook,

@@ -7,6 +7,7 @@ from jupyter_mgpu import gpus as devices
 from jupyter_mgpu.engines import Rank
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.keeping.kept_owner import FIXED_SIZE
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.new_pool import PoolOptions, choose, open_pool
 from jupyter_mgpu.output import notices
@@ -23,6 +24,10 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
         SelectionError: If tasks or variables would be lost; it names them.
     """
     more = _more(pool, request)
+    if pool.is_kept:
+        if more is None or not more.smallest <= pool.size <= (more.largest or pool.size):
+            raise SelectionError(FIXED_SIZE)
+        return pool
     if more is None:
         return _reopen(pool, request, options)
     if pool.size < more.smallest or (more.largest or 0) > pool.size:

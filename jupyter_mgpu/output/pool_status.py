@@ -8,10 +8,27 @@ from jupyter_mgpu.output.table import format_bytes
 
 def status_line(status: PoolStatus) -> str:
     """Say in one line what a pool is and does."""
-    engines = "1 engine" if len(status.engines) == 1 else f"{len(status.engines)} engines"
-    work = f"{status.running} running, {status.queued} queued"
     idle = "for good" if status.idle_timeout_s is None else f"{status.idle_timeout_s / 60:.0f} min"
-    return f"Pool {status.name!r}: {engines}; tasks: {work}; kept when unused: {idle}"
+    return (
+        f"Pool {status.name!r}: {_engines(status)}; tasks: {_work(status)}; "
+        f"kept when unused: {idle}{'; outlives its kernel' if status.is_kept else ''}"
+    )
+
+
+def attached_line(status: PoolStatus, num_ended: int) -> str:
+    """Say in one line what a kernel has got that was attached to a kept pool."""
+    return (
+        f"Attached to the pool {status.name!r}: {_engines(status)}; tasks: {_work(status)}, "
+        f"{num_ended} ended. tasks.load(name) brings a task back, %tasks lists them."
+    )
+
+
+def _engines(status: PoolStatus) -> str:
+    return "1 engine" if len(status.engines) == 1 else f"{len(status.engines)} engines"
+
+
+def _work(status: PoolStatus) -> str:
+    return f"{status.running} running, {status.queued} queued"
 
 
 def engine_rows(status: PoolStatus) -> list[dict[str, Any]]:

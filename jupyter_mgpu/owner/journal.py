@@ -19,20 +19,23 @@ from typing import Any
 
 from jupyter_mgpu.output.diary import Diary
 from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.owner.spool import SUFFIX, Spool
 from jupyter_mgpu.wire import Frame, Header
 
 SEGMENT_BYTES = 64 * 2**20
 SEGMENTS_PER_POOL = 4
 RESULT_BYTES = 16 * 2**20
-"""A larger result is not kept; its record says so."""
+"""A larger result is not kept, and its record says so; unless a `Spool` keeps it."""
 METRICS_PER_TASK = 10_000
 FLUSH_S = 0.05
 PENDING_BYTES = 2**20
 KEEP_DAYS = 14
 RECENT_TASKS = 20
+WHOLE_TASKS = 200
 """So many that ended are told to those who look from outside."""
 
 MOST_WORDS = 500
+DIARY_CHARS = 4000
 
 _TOLD = [
     "id",
@@ -57,6 +60,7 @@ class _Seen:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     progress: float | None = None
     frames: list[Frame] = field(default_factory=list)
+    spooled: dict[str, Any] | None = None
     reply: Header = field(default_factory=dict)
 
 
@@ -75,17 +79,24 @@ class Journal:
     Args:
         pool_name: Becomes part of the file names.
         call_later: Calls a function after some seconds, in the owner's loop.
+        keeps_large: Whether results wait here for another kernel, also large ones.
 
     Attributes:
         recent: What is told of the tasks that ended last, newest first.
+        ended_whole: For a kernel that attaches later: the last records, oldest first, with the
+            end of each diary and some of the metrics.
     """
 
-    def __init__(self, pool_name: str, call_later: Callable[..., Any]) -> None:
+    def __init__(
+        self, pool_name: str, call_later: Callable[..., Any], *, keeps_large: bool = False
+    ) -> None:
+        self.ended_whole: deque[dict[str, Any]] = deque(maxlen=WHOLE_TASKS if keeps_large else 0)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_TASKS)
         self._pool = pool_name
         self._call_later = call_later
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
         self._stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{safe}"
+        self._spool = Spool(folder(), self._stem) if keeps_large else None
         self._segments: list[Path] = []
         self._descriptor = -1
         self._size = 0
@@ -113,9 +124,13 @@ class Journal:
             return
         seen = self._seen(task)
         seen.reply = header
-        if sum(len(frame) for frame in frames) <= RESULT_BYTES:
+        sizes = list(map(len, frames))
+        if sum(sizes) <= RESULT_BYTES:
             # Its owner may change a result in place before it is written.
             seen.frames = [*frames[:1], *(bytes(frame) for frame in frames[1:])]
+        elif self._spool is not None:
+            file = self._spool.keep(task.id, frames)
+            seen.spooled = {"file": file, "sizes": sizes} if file is not None else None
 
     def ended(self, task: Task, header: Header) -> str | None:
         """Write a task's record; cells are not recorded.
@@ -150,7 +165,8 @@ class Journal:
             "diary": str(seen.diary or ""),
             "metrics": seen.metrics,
             "frames": sizes,
-            "has_result": bool(sizes),
+            "spooled": seen.spooled,
+            "has_result": bool(sizes or seen.spooled),
         }
 
     def _write(self, task: Task, record: dict[str, Any]) -> None:
@@ -160,6 +176,7 @@ class Journal:
 
     def _remember(self, record: dict[str, Any]) -> None:
         told = {key: record[key] for key in _TOLD}
+        self.ended_whole.append({**record, "diary": record["diary"][-DIARY_CHARS:]})
         self.recent.appendleft({**told, "kind": "task", "error": first_line(record)})
 
     def describe(self, task: Task) -> dict[str, Any]:
@@ -174,6 +191,16 @@ class Journal:
             "started": task.info.get("started"),
             "progress": seen.progress,
             "last_metrics": seen.metrics[-1] if seen.metrics else {},
+        }
+
+    def describe_whole(self, task: Task) -> dict[str, Any]:
+        """Describe a task that is queued or runs for a kernel that takes it over."""
+        seen = self._seen(task)
+        return {
+            **self.describe(task),
+            "diary": str(seen.diary or ""),
+            "metrics": seen.metrics,
+            "result_rank": task.header.get("result_rank"),
         }
 
     def diary(self, task: Task) -> str:
@@ -228,6 +255,12 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def finish(self) -> None:
+        """Have all on disk, large results as well."""
+        self.close()
+        if self._spool is not None:
+            self._spool.close()
+
 
 def first_line(record: dict[str, Any]) -> str | None:
     """Say in one line why a task failed; None if it did not."""
@@ -239,15 +272,15 @@ def first_line(record: dict[str, Any]) -> str | None:
 def prune() -> None:
     """Remove segments that are older than KEEP_DAYS."""
     oldest_ns = time.time_ns() - KEEP_DAYS * 86400 * 10**9
-    for written_ns, path in _segments():
+    for written_ns, path in [*_segments(), *_segments(f"*{SUFFIX}")]:
         if written_ns < oldest_ns:
             path.unlink(missing_ok=True)
 
 
-def _segments() -> list[tuple[int, Path]]:
+def _segments(pattern: str = "*.tasks") -> list[tuple[int, Path]]:
     """List all files, oldest first, with their times; other kernels may remove theirs meanwhile."""
     found = []
-    for path in folder().glob("*.tasks"):
+    for path in folder().glob(pattern):
         with contextlib.suppress(FileNotFoundError):
             found.append((path.stat().st_mtime_ns, path))
     return sorted(found)

@@ -186,6 +186,11 @@ class Owner:
         return self._core.status()
 
     @property
+    def name(self) -> str:
+        """The pool's name."""
+        return self.plan.name
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have an engine, or get one again."""
         return tuple(self._core.engines)

@@ -51,6 +51,7 @@ class OwnerLoop:
     Args:
         plan: The pool to start.
         listener: Called in the loop's thread with each event; must return at once.
+        outlives: Its process is not the kernel: what a kernel has sent is held here.
 
     Attributes:
         ready: Done when every engine has said hello, or the start has failed.
@@ -59,8 +60,9 @@ class OwnerLoop:
         has_early_store: Whether the store of the rendezvous starts before it is needed.
     """
 
-    def __init__(self, plan: PoolPlan, listener: Listener) -> None:
+    def __init__(self, plan: PoolPlan, listener: Listener, *, outlives: bool = False) -> None:
         self.plan = plan
+        self._outlives = outlives
         self.store = Store(plan.folder, "kernel", keeps_recent=True)
         self.ready: Future[None] = Future()
         self.has_begun = threading.Event()
@@ -74,7 +76,7 @@ class OwnerLoop:
     def run(self) -> None:
         """Start the pool, and run until it has ended."""
         try:
-            asyncio.run(self._main())
+            asyncio.run(self.serve())
         except BaseException as error:
             shutil.rmtree(self.plan.folder, ignore_errors=True)
             if self.ready.done():
@@ -83,7 +85,8 @@ class OwnerLoop:
         finally:
             self.has_begun.set()
 
-    async def _main(self) -> None:
+    async def serve(self) -> None:
+        """Do what `run` does, in an event loop that is there."""
         self.loop = asyncio.get_running_loop()
         self._starting = asyncio.current_task()
         self._stopping = asyncio.Event()
@@ -109,7 +112,7 @@ class OwnerLoop:
 
     def _build(self) -> None:
         url = f"ipc://{self.plan.folder}/s"
-        self._journal = Journal(self.plan.name, self.loop.call_later)
+        self.journal = Journal(self.plan.name, self.loop.call_later, keeps_large=self._outlives)
         self.plan.rendezvous.watch(self.loop)
         self._far = self._open_far_port()
         self.cluster = PoolCluster(self.plan.folder, url, self._token, self._far)
@@ -132,6 +135,7 @@ class OwnerLoop:
             store=self.store,
             loop=self.loop,
             far=self._far,
+            holds=self._outlives,
         )
         self._escalation = Escalation(
             self.engines,
@@ -141,7 +145,7 @@ class OwnerLoop:
         )
         self.scheduler = Scheduler(
             self.engines,
-            self._journal,
+            self.journal,
             send=self._switchboard.send_work,
             notify=self._notify,
             free=self._escalation.begin,
@@ -211,7 +215,7 @@ class OwnerLoop:
         ):  # from the last to the first, come what may
             steps.callback(self.record_path.unlink, missing_ok=True)  # until then others may ask
             steps.callback(shutil.rmtree, self.plan.folder, ignore_errors=True)
-            steps.callback(self._journal.close)
+            steps.callback(self.journal.finish)
             steps.callback(self.store.close)
             steps.callback(self._switchboard.close)
             if self._far is not None:
@@ -264,7 +268,7 @@ class OwnerLoop:
 
     async def flush_journal(self) -> None:
         """Write the records of ended tasks to disk now."""
-        self._journal.flush()
+        self.journal.flush()
 
     async def set_idle_timeout(self, timeout_s: float | None) -> None:
         """Let the pool end after another time without use; None for never."""
@@ -286,13 +290,26 @@ class OwnerLoop:
         self.scheduler.on_new_world()
         self._save_record()
 
-    async def client(self) -> Any:
-        """Start ipyparallel's controller, have the engines join it, and connect a client."""
+    async def ensure_controller(self) -> int:
+        """Start ipyparallel's controller, and have the engines join it.
+
+        Returns:
+            How many will at once: the others first end what they run.
+        """
         await self.cluster.ensure_controller()
         engines = [engine for engine in self.engines.values() if engine.is_alive]
         for engine in engines:
             self._invite(engine)
-        return await self.cluster.client(sum(engine.task is None for engine in engines))
+        return sum(engine.task is None for engine in engines)
+
+    async def client(self) -> Any:
+        """Connect a client to ipyparallel's controller, which is started if there is none."""
+        return await self.cluster.client(await self.ensure_controller())
+
+    def set_kernel(self, pid: int | None, kernel_id: str | None, notebook: str | None) -> None:
+        """Take note of the kernel that is attached now, None for no one."""
+        self.plan = replace(self.plan, attached_pid=pid, kernel_id=kernel_id, notebook=notebook)
+        self._save_record()
 
     def ask(self, future: Future[Any], rank: int, name: str, args: dict[str, Any]) -> None:
         """Ask an engine something on its control channel, also while it is busy."""
@@ -332,6 +349,8 @@ class OwnerLoop:
             engines=tuple(engine.status() for engine in list(self.engines.values())),
             queued=len(tasks) - running,
             running=running,
+            is_kept=self.plan.is_kept,
+            attached_pid=self.plan.attached_pid,
         )
 
     @property
@@ -397,17 +416,17 @@ class OwnerLoop:
 
     def _diary(self, task: str, size: int = 65536) -> str:
         outside.ids_of(self.scheduler.tasks, task)
-        return self._journal.diary(self.scheduler.tasks[task])[-size:]
+        return self.journal.diary(self.scheduler.tasks[task])[-size:]
 
     def _operations(self) -> dict[str, endpoint.Operation]:
         return {
             "status": lambda: self.status().to_dict(),
             "tasks": lambda: [
-                self._journal.describe(task) for task in self.scheduler.tasks.values()
+                self.journal.describe(task) for task in self.scheduler.tasks.values()
             ],
             "look": lambda: {
                 "status": self.status().to_dict(),
-                **outside.describe_tasks(self.scheduler.tasks.values(), self._journal),
+                **outside.describe_tasks(self.scheduler.tasks.values(), self.journal),
             },
             "interrupt": outside.on_each(self.scheduler.tasks, self.interrupt),
             "cancel": outside.on_each(self.scheduler.tasks, self.scheduler.cancel),

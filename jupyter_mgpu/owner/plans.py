@@ -46,7 +46,9 @@ class PoolPlan:
         engines: One plan per rank, in rank order.
         folder: The pool's private folder (0700); removed at the end.
         rendezvous: Where the ranks meet for collectives.
-        kernel_id: The Jupyter kernel, if there is one.
+        kernel_id: The Jupyter kernel, if there is one; of a kept pool the one that is attached.
+        is_kept: Whether it outlives its kernel.
+        attached_pid: The kernel that a kept pool is attached to, if any.
         notebook: Its notebook, if known.
         idle_timeout_s: After how long an unused pool ends; None for never.
         visible: Whether an engine sees its own GPUs or all of the pool.
@@ -59,6 +61,8 @@ class PoolPlan:
     folder: Path
     rendezvous: Rendezvous
     kernel_id: str | None = None
+    is_kept: bool = False
+    attached_pid: int | None = None
     notebook: str | None = None
     idle_timeout_s: float | None = None
     visible: Literal["own", "pool"] = "own"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
-from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header
@@ -24,8 +24,8 @@ class PoolOwner(Protocol):
     """
 
     @property
-    def plan(self) -> PoolPlan:
-        """What the pool was started with."""
+    def name(self) -> str:
+        """The pool's name."""
 
     @property
     def store(self) -> Store:

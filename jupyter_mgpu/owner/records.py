@@ -37,6 +37,8 @@ def describe(plan: "PoolPlan", socket: Path, engines: "Iterable[EngineRecord]") 
         "kernel_id": plan.kernel_id,
         "notebook": plan.notebook,
         "started": plan.started,
+        "is_kept": plan.is_kept,
+        "attached_pid": plan.attached_pid,
         "engines": [
             engine.record()
             for engine in engines

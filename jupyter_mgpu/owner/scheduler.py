@@ -241,7 +241,7 @@ class Scheduler:
 
     def _rank_done(self, task: Task, header: Header, frames: list[Frame]) -> None:
         task.running_on.discard(header["rank"])
-        if not task.is_gang and not task.info.get("ended"):
+        if _tells_result(task, header) and not task.info.get("ended"):
             self._journal.result(task, header, frames)
         self._notify(header, frames)
         if header["status"] != "ok" and "first" not in task.info:
@@ -293,6 +293,17 @@ class Scheduler:
             if problem is not None:
                 self.end(task, "failed", reason="no engines", message=problem)
                 self._queue.remove(task)
+
+
+def _tells_result(task: Task, header: Header) -> bool:
+    """Tell whether a rank's reply is the task's: of a gang that of one rank, or the first error."""
+    if "first" in task.info:
+        return False
+    return (
+        header["status"] != "ok"
+        or not task.is_gang
+        or header["rank"] == task.header.get("result_rank")
+    )
 
 
 def _stop_timer(task: Task) -> None:

@@ -35,6 +35,7 @@ class Switchboard:
         store: Made the blocks among the messages' frames.
         loop: The owner's event loop.
         far: The socket for engines of other hosts, if there are any.
+        holds: Whether what engines send can be lent on.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class Switchboard:
         store: shared_memory.Store,
         loop: asyncio.AbstractEventLoop,
         far: FarPort | None = None,
+        *,
+        holds: bool = False,
     ) -> None:
         self._far = far
         if far is not None:
@@ -58,6 +61,7 @@ class Switchboard:
         self._store = store
         self._lender = shared_memory.Lender()
         self._loop = loop
+        self._holds = holds
         self._known: set[str] = set()
         self._numbers = itertools.count(1)
         self._questions: dict[int, tuple[int, Future[Any]]] = {}
@@ -174,7 +178,7 @@ class Switchboard:
             self._on_event(engine, header, frames)
 
     def _on_event(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
-        whole, answer = shared_memory.borrow(header, frames)
+        whole, answer = shared_memory.borrow(header, frames, holds=self._holds)
         if answer is not None:
             shared = sum(map(len, whole or frames)) - sum(map(len, frames))
             engine.received_bytes += shared

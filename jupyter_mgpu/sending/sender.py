@@ -28,6 +28,7 @@ class Sender:
         user_ns: The kernel's user namespace.
         transform: Turns magics into Python; IPython's standard transformation by default.
         hidden: Names that the shell itself defines, with its values (`user_ns_hidden`).
+        first_handle: Where the numbers of what is sent begin: above those of earlier kernels.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class Sender:
         *,
         transform: Callable[[str], str] | None = None,
         hidden: Mapping[str, Any] | None = None,
+        first_handle: int = 1,
     ) -> None:
         self._user_ns = user_ns
         self._transform = transform or _standard_transform()
         self._hidden = hidden or {}
-        self._handles = HandleTable()
+        self._handles = HandleTable(first_handle)
         self._clock = Clock()
         self._kernel = KernelCounters(user_ns, self._clock, self._transform)
         self._ranks: dict[int, RankState] = {}

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import resource
 import stat
 import threading
 import weakref
@@ -24,6 +25,7 @@ _ALIGN_BYTES = 64  # a cache line, which is also what vector instructions want
 _WRITE_BYTES = 32 * 2**20
 """One write: a Stop waits for it."""
 MOST_PARTS = 4
+MOST_BLOCKS = 1000
 LEAST_PART_BYTES = 16 * 2**20
 """A thread is not worth it for less."""
 _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL: some systems require it, those before Linux 6.3 refuse it
@@ -50,20 +52,24 @@ class Block:
         descriptors: The open files, one behind the other. The system writes to a file in one
             thread at a time, so that several are filled in less time.
         path: The name of the file, where there is one.
+        is_sealed: Whether they are memfds that nobody can change any more.
     """
 
-    __slots__ = ("__weakref__", "_parts", "_path", "_pid")
+    __slots__ = ("__weakref__", "_is_sealed", "_parts", "_path", "_pid")
 
-    def __init__(self, descriptors: Sequence[int], path: Path | None = None) -> None:
+    def __init__(
+        self, descriptors: Sequence[int], path: Path | None = None, *, is_sealed: bool = True
+    ) -> None:
         self._parts = [_Part(descriptor) for descriptor in descriptors]
         self._path = path
+        self._is_sealed = is_sealed
         self._pid = os.getpid()
         _blocks.add(self)
 
     @property
     def is_file(self) -> bool:
-        """Whether it has a name."""
-        return self._path is not None
+        """Whether it lies in a file system, and not in memory alone."""
+        return not self._is_sealed
 
     @property
     def num_descriptors(self) -> int:
@@ -109,10 +115,15 @@ class Block:
             self._close_parts()
         return [whole[start : start + buffer.nbytes] for start, buffer in placed]
 
+    def holds(self, description: Description) -> None:
+        """Take note of what is in its files, as another process has described it."""
+        for own, part in zip(self._parts, description["parts"], strict=True):
+            own.size, own.inode = part["size"], part["inode"]
+
     def describe(self) -> Description:
         """Say how another process finds it, and how that knows that it has found it."""
         return {
-            "sealed": not self._path,
+            "sealed": self._is_sealed,
             "parts": [
                 {
                     "path": str(self._path or f"/proc/{self._pid}/fd/{part.descriptor}"),
@@ -210,7 +221,7 @@ def new_block(path: Path | None = None, *, num_bytes: int = 0) -> Block:
     """
     if path is not None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return Block([os.open(path, flags, 0o600)], path)
+        return Block([os.open(path, flags, 0o600)], path, is_sealed=False)
     with contextlib.ExitStack() as opened:
         descriptors = []
         for _ in range(num_parts(num_bytes)):
@@ -236,8 +247,20 @@ def _new_memfd() -> int:
         return os.memfd_create(_NAME, flags)
 
 
-def open_block(description: Description) -> memoryview:
+def may_hold_more() -> bool:
+    """Tell whether there are descriptors for another block: most are the user's own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_BLOCKS if soft == resource.RLIM_INFINITY else min(MOST_BLOCKS, soft // 4)
+    return num_open() < most
+
+
+def open_block(description: Description, *, holds: bool = False) -> memoryview:
     """Map another process's block; it can be written, which that process does not see.
+
+    Args:
+        description: What `Block.describe` gave there.
+        holds: Keep its files open as a block of this process, which can be lent to others also
+            when that process has ended; as far as there are descriptors.
 
     Raises:
         OSError: If it cannot be opened, or another file has taken its place.
@@ -249,7 +272,12 @@ def open_block(description: Description) -> memoryview:
             opened.callback(os.close, descriptor)
             _check(descriptor, part, is_sealed=description["sealed"])
             files.append((descriptor, part["size"]))
-        return map_private(files, writable=True)
+        if not (holds and may_hold_more()):
+            return map_private(files, writable=True)
+        opened.pop_all()
+        block = Block([descriptor for descriptor, _ in files], is_sealed=description["sealed"])
+        block.holds(description)
+        return map_private(files, writable=True, block=block)
 
 
 def _open(path: str) -> int:

@@ -74,8 +74,15 @@ class Lender:
         self._loans.clear()
 
 
-def borrow(header: Header, frames: list[Frame]) -> tuple[list[Frame] | None, Header | None]:
+def borrow(
+    header: Header, frames: list[Frame], *, holds: bool = False
+) -> tuple[list[Frame] | None, Header | None]:
     """Map what was lent with a message.
+
+    Args:
+        header: The message's; what describes the loan is taken out.
+        frames: Its other frames.
+        holds: Let the blocks be lent on, also when the sender has ended.
 
     Returns:
         The message's frames, None where a block cannot be had: the message comes again then, with
@@ -86,7 +93,7 @@ def borrow(header: Header, frames: list[Frame]) -> tuple[list[Frame] | None, Hea
         return frames, None
     number = description["id"]
     try:
-        blocks = [open_block(block) for block in description["blocks"]]
+        blocks = [open_block(block, holds=holds) for block in description["blocks"]]
     except OSError as error:
         # Too many open files, or no memory for a mapping, will pass; no such file will not.
         is_lasting = isinstance(error, FileNotFoundError | PermissionError)

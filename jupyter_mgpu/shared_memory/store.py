@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import resource
 import threading
 import weakref
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import host
-from jupyter_mgpu.shared_memory.block import new_block, num_open
+from jupyter_mgpu.shared_memory.block import may_hold_more, new_block
 from jupyter_mgpu.shared_memory.mapping import address_of, block_of, is_equal
 
 Frame = bytes | memoryview
@@ -21,7 +20,6 @@ LEAST_BUFFER_BYTES = 64 * 2**10
 """Smaller buffers travel beside: who keeps one of them should not keep the whole block."""
 MOST_APART = 8
 """A buffer with at least this part of an object's bytes gets a block of its own."""
-MOST_BLOCKS = 1000
 MUCH_BYTES = 64 * 2**20
 """From this size on it is worth a look whether there is memory."""
 MOST_OF_MEMORY = 0.8
@@ -113,7 +111,7 @@ class Store:
 
     def _write(self, buffers: Sequence[Frame]) -> Sequence[memoryview]:
         size = sum(map(len, buffers))
-        if num_open() >= _most_blocks():
+        if not may_hold_more():
             return ()
         path = self._folder / f"{_prefix(self._name)}{next(self._numbers)}"
         ways: list[Path | None] = [path] if self._uses_files else []
@@ -163,9 +161,3 @@ def _fits(size: int) -> bool:
 
 def _prefix(name: str) -> str:
     return f"block-{name}-"
-
-
-def _most_blocks() -> int:
-    """Leave most descriptors to the user's own files and sockets."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_BLOCKS if soft == resource.RLIM_INFINITY else min(MOST_BLOCKS, soft // 4)

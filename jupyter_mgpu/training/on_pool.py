@@ -58,7 +58,9 @@ class PoolTraining:
         self._stop_after: StopAfter | None = None
         submission = self._pool.submission
         self._future = TaskFuture(submission.next_id("train"), name, self, datetime.now(UTC))
-        args = (net, data, loss, options, place.trainers, place.loads, uuid.uuid4().hex)
+        call = (net, data, loss, options, place.trainers, place.loads, uuid.uuid4().hex)
+        # Another kernel that takes over a kept pool has no such network.
+        args = (*call, self._pool.is_kept)
         self._frames = pack_call(train_on_rank, args, {}, self._pool.owner.store.place)
         submission.open_loop(self._future)
         self._view = open_display(self._cell, name, place.words, options, self._future)
@@ -86,7 +88,9 @@ class PoolTraining:
         try:
             state, history = self._run_with_restarts()
             history.environment = self._place.words
-            trained = _copy_with(self._net, state)
+            trained = (
+                back_to(state, self._net) if self._pool.is_kept else _copy_with(self._net, state)
+            )
             outcome = history.stopped
             if history.exchange_share > MUCH_EXCHANGE:
                 self._view.note(_hint(history.exchange_share))
@@ -105,7 +109,7 @@ class PoolTraining:
             self._view.finish(outcome)
             self._pool.submission.loop_ended(self._future)
 
-    def _run_with_restarts(self) -> tuple[dict[str, Any], History]:
+    def _run_with_restarts(self) -> tuple[Any, History]:
         for num_left in range(self._options.max_restarts, -1, -1):
             try:
                 return self._run_once()
@@ -115,13 +119,15 @@ class PoolTraining:
                 notices.say(f"{error} The training starts again.")
         raise AssertionError("the last try returns or raises")
 
-    def _run_once(self) -> tuple[dict[str, Any], History]:
-        call = prepare_call(self._pool, self._future.name, self._frames, self._cell)
+    def _run_once(self) -> tuple[Any, History]:
+        rank = self._place.trainers[0]
+        facts = {"recorded": True, "result_rank": rank} if self._pool.is_kept else {}
+        call = prepare_call(self._pool, self._future.name, self._frames, self._cell, **facts)
         self._gang = gang = _TrainingGang(self, *call)
         if self._future.cancelled():
             raise CancelledError
         gang.run()
-        _, frames = gang.replies[self._place.trainers[0]]
+        _, frames = gang.replies[rank]
         state, history = packing.unpack(frames)
         return state, history
 

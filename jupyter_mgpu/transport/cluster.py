@@ -173,7 +173,7 @@ class PoolCluster:
             1,
             engine_set_id=name,
             environment=settings,
-            engine_cmd=_python(ENGINE_MODULE, *_interpreter_flags()),
+            engine_cmd=_python(ENGINE_MODULE, *children.interpreter_flags()),
             engine_args=ENGINE_ARGS,
         )
         launcher = self._cluster.engines[name].launchers["0"]
@@ -257,13 +257,6 @@ def _own_path() -> list[str]:
     """Return what the notebook has on its path beside its Python's own libraries."""
     homes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     return [entry for entry in sys.path if not entry.startswith(homes)]
-
-
-def _interpreter_flags() -> list[str]:
-    """Repeat the kernel's own interpreter flags, such as -X and -W."""
-    import subprocess
-
-    return [flag for flag in subprocess._args_from_interpreter_flags() if flag != "-I"]  # type: ignore[attr-defined] # noqa: SLF001 - the stdlib's own way to spawn an equal interpreter
 
 
 def _is_alive(pid: int) -> bool:

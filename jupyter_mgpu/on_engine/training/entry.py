@@ -15,8 +15,8 @@ from jupyter_mgpu.on_engine.training.ranks import Ranks, group_of
 from jupyter_mgpu.on_engine.training.sources import resolved
 from jupyter_mgpu.on_engine.training.watching import Watcher
 
-Trained = tuple[dict[str, Any], History]
-"""The network's state, and how it went."""
+Trained = tuple[Any, History]
+"""The network's state, or the network, and how it went."""
 
 
 def train_alone(
@@ -75,6 +75,7 @@ def train_on_rank(
     trainers: tuple[int, ...],
     loads: tuple[float, ...],
     run: str,
+    returns_net: bool = False,  # noqa: FBT001, FBT002 - it travels by place
 ) -> Trained | None:
     """Train on this engine together with others; called on all ranks of the pool.
 
@@ -86,11 +87,13 @@ def train_on_rank(
         trainers: The ranks that train; the others only help to make the group.
         loads: How much of each batch every trainer takes; empty if that is to be measured.
         run: Names this training: when it starts again, it goes on from its own checkpoint.
+        returns_net: Whether the network itself is returned, not its state alone.
 
     Returns:
         On the first trainer the state on the CPU, and the history; None on the others.
     """
     engine = context.require()
+    whole = copy.deepcopy(net) if returns_net and engine.rank == trainers[0] else None
     if engine.rank in trainers:
         check_backend(options.backend, engine.device)
     with group_of(trainers, engine.world_size, options.backend) as group:
@@ -102,7 +105,11 @@ def train_on_rank(
         if not loads:
             ranks = replace(ranks, loads=_measured_loads(net, data, loss, options, ranks))
         with seeds.preserved():
-            return _train_as_one_of(net, data, loss, options, ranks, run, is_measured=not loads)
+            trained = _train_as_one_of(net, data, loss, options, ranks, run, is_measured=not loads)
+        if trained is not None and whole is not None:
+            whole.load_state_dict(trained[0])
+            return whole, trained[1]
+        return trained
 
 
 def _train_as_one_of(

@@ -1,0 +1,116 @@
+"""Messages between a kernel and a keeper, with the blocks in them, over one unix socket."""
+
+import asyncio
+import contextlib
+import itertools
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from jupyter_mgpu.shared_memory import ANSWERS, Lender, borrow
+from jupyter_mgpu.wire import Frame, Header, decode, encode
+
+_COUNT = struct.Struct("<I")
+_CLOSE_S = 1.0
+_AGAIN = "again"  # of the header: the loan that was refused, and is sent in full now
+
+
+class Connection:
+    """One end of the connection. All methods run in one event loop.
+
+    Messages stay in order, also one whose blocks could not be opened and that comes again.
+
+    Args:
+        reader: The socket's, as asyncio gives it.
+        writer: Likewise.
+        on_message: Takes each message.
+        on_refused: Called with the frames of a message whose blocks the other side could not
+            open, and why; they go through the socket then.
+        holds: Whether blocks that come outlive who has sent them.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_message: Callable[[Header, list[Frame]], None],
+        *,
+        on_refused: Callable[[Sequence[Frame], Header], object],
+        holds: bool,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._on_message = on_message
+        self._on_refused = on_refused
+        self._holds = holds
+        self._lender = Lender()
+        self._missing: int | None = None  # the loan that is to come again
+        self._behind: deque[tuple[Header, list[Frame]]] = deque()  # what came since
+
+    async def run(self) -> None:
+        """Take messages until the other end is closed, or this one."""
+        try:
+            while True:
+                self._take(*decode(await self._read()))
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            pass
+        finally:
+            self._lender.close()
+            self._writer.close()
+
+    async def _read(self) -> list[Frame]:
+        (count,) = _COUNT.unpack(await self._reader.readexactly(_COUNT.size))
+        sizes = struct.unpack(f"<{count}Q", await self._reader.readexactly(8 * count))
+        return [await self._reader.readexactly(size) for size in sizes]
+
+    def send(self, header: Header, frames: Sequence[Frame] = ()) -> None:
+        """Send a message; harmless when the connection has ended."""
+        header, left = self._lender.lend("", header, frames)
+        self._write(header, left)
+
+    def _write(self, header: Header, frames: Sequence[Frame] = ()) -> None:
+        if self._writer.is_closing():
+            return
+        parts = encode(header, frames)
+        sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
+        for part in itertools.chain([_COUNT.pack(len(parts)) + sizes], parts):
+            self._writer.write(part)
+
+    def close(self) -> None:
+        """Close it, once what was sent has left."""
+        self._writer.close()
+
+    async def closed(self) -> None:
+        """Wait until it is closed; not for ever, as the other end may be stopped."""
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), _CLOSE_S)
+
+    # --- blocks ------------------------------------------------------------------------
+
+    def _take(self, header: Header, frames: list[Frame]) -> None:
+        if header["op"] in ANSWERS:
+            self._on_answer(header)
+        elif self._missing is None:
+            self._open(header, frames)
+        elif header.pop(_AGAIN, None) == self._missing:
+            self._missing = None
+            self._on_message(header, frames)
+            while self._behind and self._missing is None:
+                self._open(*self._behind.popleft())
+        else:
+            self._behind.append((header, frames))
+
+    def _open(self, header: Header, frames: list[Frame]) -> None:
+        whole, answer = borrow(header, frames, holds=self._holds)
+        if answer is not None:
+            self._write(answer)
+        if whole is not None:
+            self._on_message(header, whole)
+        elif answer is not None:
+            self._missing = answer["id"]
+
+    def _on_answer(self, header: Header) -> None:
+        loan = self._lender.answered(header)
+        if loan is not None:
+            self._on_refused(loan.frames, header)
+            self._write({**loan.header, _AGAIN: header["id"]}, loan.frames)

@@ -1,0 +1,272 @@
+"""The keeper's side: which kernel is attached, what it asks for, and what happens without one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from importlib.metadata import version
+from typing import Any
+
+from jupyter_mgpu.errors import AttachError
+from jupyter_mgpu.exchange.channel import ORPHANED
+from jupyter_mgpu.keeping import snapshot
+from jupyter_mgpu.keeping.connection import Connection
+from jupyter_mgpu.keeping.messages import describe_error, describe_status, make_task
+from jupyter_mgpu.owner.owner_loop import OwnerLoop
+from jupyter_mgpu.owner.queue import Task
+from jupyter_mgpu.wire import Frame, Header
+
+SOCKET = "kernel.sock"
+"""Where a kernel attaches, in the pool's folder."""
+
+_Answer = Callable[..., Any | Awaitable[Any]]
+
+
+class Kernels:
+    """Lets one kernel at a time use a kept pool. All methods run in the owner's event loop.
+
+    Args:
+        request: What was asked for when the pool was started.
+
+    Attributes:
+        core: The pool's owner, set before `serve` and before it tells its first event.
+        session: How many kernels were attached so far.
+    """
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.session = 0
+        self._request = dict(request)
+        self.core: OwnerLoop
+        self._is_ready = False
+        self._first: tuple[Connection, Header] | None = None  # waits for the pool's start
+        self._current: Connection | None = None
+        self._kernel: Mapping[str, Any] = {}
+        self._server: asyncio.AbstractServer | None = None
+        self._asked: dict[tuple[str, int], Header] = {}  # by engines, without an answer so far
+        self._missing: set[str] = set()  # cells that wait for parts of names
+        self._sessions: dict[int, int] = {}  # of what each rank ran last
+
+    # --- life --------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Let kernels attach, now that the pool is ready."""
+        path = self.core.plan.folder / SOCKET
+        self._server = await asyncio.start_unix_server(self.take_in, path)
+        path.chmod(0o600)
+        self._is_ready = True
+        if self._first is not None:
+            self._greet(*self._first)
+
+    def tell_first(self, header: Header) -> None:
+        """Tell the kernel that waits for the start of the pool how that goes."""
+        if self._first is not None:
+            self._first[0].send(header)
+
+    async def take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear a kernel until it ends or lets go."""
+
+        def hear(header: Header, frames: list[Frame]) -> None:
+            if connection is self._current:
+                self._do(header, frames)
+            elif header["op"] == "hello" and self._is_ready:
+                self._greet(connection, header)
+            elif header["op"] == "hello":
+                self._first = connection, header
+
+        connection = Connection(reader, writer, hear, on_refused=self._refused, holds=True)
+        await connection.run()
+        if connection is self._current:
+            self._left()
+
+    def _refused(self, frames: Sequence[Frame], answer: Header) -> None:
+        self.core.store.refused(frames, answer)
+
+    def _greet(self, connection: Connection, hello: Header) -> None:
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            connection.send({"op": "refused", "error": describe_error(AttachError(refusal))})
+            connection.close()
+            return
+        self._current, self._kernel = connection, hello
+        self.core.set_kernel(hello["pid"], hello["kernel_id"], hello["notebook"])
+        facts = snapshot.take(self.core, self._request)
+        connection.send({"op": "welcome", "session": self.session, **facts})
+        self.session += 1
+
+    def _refusal(self, hello: Header) -> str | None:
+        name, own_version = self.core.plan.name, version("jupyter_mgpu")
+        if hello["version"] != own_version:
+            return (
+                f"The pool {name!r} was started by jupyter_mgpu {own_version}, and "
+                f"this kernel has {hello['version']}. Its tasks go on, and their results can be "
+                f"read with tasks.load(name); `jupyter mgpu stop {name}` ends it."
+            )
+        if self._current is not None:
+            notebook = self._kernel["notebook"] or "another notebook"
+            return (
+                f"The pool {name!r} is attached to the kernel of {notebook} (process "
+                f"{self._kernel['pid']}), and one kernel at a time can use it. `%parpool detach` "
+                "there, or the end of that kernel, makes it free. `jupyter mgpu tasks` shows its "
+                "tasks meanwhile."
+            )
+        return None
+
+    def _left(self) -> None:
+        """Go on without a kernel: what only it could take or answer comes to an end."""
+        self._current = None
+        if self.core.is_closing:
+            return
+        pid = self._kernel["pid"]
+        self.core.store.remove_files(store_name(pid))
+        for header in list(self._asked.values()):
+            self._answer_alone(header)
+        for task_id in self._missing.copy():
+            self.core.scheduler.cancel(task_id)
+        for task in list(self.core.scheduler.tasks.values()):
+            if needs_kernel(task):
+                self.core.scheduler.cancel(task.id)
+        self.core.set_kernel(None, None, None)
+
+    async def close(self) -> None:
+        """Say goodbye: what was told so far still arrives."""
+        if self._server is not None:
+            self._server.close()
+        last = self._current or (self._first and self._first[0])
+        if last:
+            last.close()
+            await last.closed()
+
+    # --- events ------------------------------------------------------------------------
+
+    def on_event(self, header: Header, frames: list[Frame]) -> None:
+        """Take an event of the owner."""
+        operation = header["op"]
+        if operation == "started":
+            task = self.core.scheduler.tasks.get(header["task"])
+            if task is not None:
+                self._sessions[header["rank"]] = task.info["session"]
+        elif operation == "missing":
+            self._missing.add(header["task"])
+        elif operation == "ended":
+            self._missing.discard(header["task"])
+        elif operation == "engine_died":
+            rank = str(header["rank"])
+            for key in [key for key in self._asked if key[0].partition(".")[0] == rank]:
+                del self._asked[key]
+        elif operation == "request" and not self._is_for_kernel(header):
+            self._answer_alone(header)
+            return
+        if self._current is not None:
+            self._current.send({"op": "event", "event": header}, frames)
+        elif operation == "missing":
+            self.core.scheduler.cancel(header["task"])
+
+    def _is_for_kernel(self, header: Header) -> bool:
+        """Tell whether the kernel that is attached can answer an engine; note that it should."""
+        key = header["engine"], header["id"]
+        if header.get("do") == "abandon":
+            self._asked.pop(key, None)
+        rank = int(header["engine"].partition(".")[0])
+        is_own = self._sessions.get(rank, self.session - 1) == self.session - 1
+        if self._current is None or not is_own:
+            return False
+        if header.get("do") not in ("taken", "abandon", "expire"):
+            self._asked[key] = header
+        return True
+
+    def _answer_alone(self, header: Header) -> None:
+        """Tell an engine that the kernel which had the answer is gone."""
+        self._asked.pop((header["engine"], header["id"]), None)
+        if header.get("do") not in ("taken", "abandon"):
+            answer = {"op": "answer", "id": header["id"], "status": ORPHANED}
+            self.core.answer(header["engine"], answer, ())
+
+    # --- requests ----------------------------------------------------------------------
+
+    def _do(self, header: Header, frames: list[Frame]) -> None:
+        """Do what the kernel asks for, and answer if it waits."""
+        number = header.get("id")
+        try:
+            value = self._operations()[header["name"]](frames, **header["args"])
+        except Exception as error:  # noqa: BLE001 - the kernel gets it
+            self._reply(number, error=error)
+            return
+        if isinstance(value, Awaitable):
+            asyncio.ensure_future(self._wait(number, value))  # noqa: RUF006 - it ends soon
+        else:
+            self._reply(number, value)
+
+    async def _wait(self, number: int | None, value: Awaitable[Any]) -> None:
+        try:
+            self._reply(number, await value)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._reply(number, error=error)
+
+    def _reply(self, number: int | None, value: Any = None, error: Exception | None = None) -> None:
+        if number is None or self._current is None:
+            return
+        outcome = {"value": value} if error is None else {"error": describe_error(error)}
+        self._current.send({"op": "answer", "id": number, **outcome})
+
+    def _operations(self) -> dict[str, _Answer]:
+        core, scheduler = self.core, self.core.scheduler
+        return {
+            "submit": self._submit,
+            "resend": self._resend,
+            "cancel": lambda _, task: scheduler.cancel(task),
+            "withdraw": lambda _, tasks: sorted(scheduler.withdraw(tasks)),
+            "interrupt": lambda _, task, force: core.interrupt(task, force=force),
+            "request_stop": lambda _, task, after: core.request_stop(task, after),
+            "expect_collectives": lambda _: core.expect_collectives(),
+            "restart": lambda _, ranks: core.restart(ranks),
+            "flush_journal": lambda _: core.flush_journal(),
+            "set_idle_timeout": lambda _, timeout_s: core.set_idle_timeout(timeout_s),
+            "rpc": self._rpc,
+            "post": lambda frames, rank, header: core.post(core.engines[rank], header, frames),
+            "post_to_all": self._post_to_all,
+            "answer": self._answer,
+            "status": lambda _: describe_status(core.status()),
+            "controller": lambda _: self._controller(),
+            "stop": lambda _, reason: core.stop(reason),
+        }
+
+    def _submit(self, frames: list[Frame], task: Mapping[str, Any]) -> None:
+        made = make_task(task, frames)
+        made.info["session"] = self.session - 1
+        self.core.submit(made)
+
+    def _resend(self, frames: list[Frame], task: str, rank: int) -> None:
+        self._missing.discard(task)
+        self.core.scheduler.resend(task, rank, frames)
+
+    def _rpc(self, _: list[Frame], rank: int, name: str, args: dict[str, Any]) -> Awaitable[Any]:
+        future: Future[Any] = Future()
+        self.core.ask(future, rank, name, args)
+        return asyncio.wrap_future(future)
+
+    async def _controller(self) -> tuple[str, int]:
+        number = await self.core.ensure_controller()
+        return str(self.core.plan.folder), number
+
+    def _post_to_all(self, _: list[Frame], header: Header) -> None:
+        for engine in list(self.core.engines.values()):
+            self.core.post(engine, header, ())
+
+    def _answer(self, frames: list[Frame], engine: str, header: Header) -> None:
+        self._asked.pop((engine, header["id"]), None)
+        self.core.answer(engine, header, frames)
+
+
+def needs_kernel(task: Task) -> bool:
+    """Tell whether a task is of no use without the kernel that has submitted it.
+
+    A cell that runs may do something to the engines, and ends by itself; one that waits would come
+    as a surprise to whoever attaches next. The results of a loop are collected by its kernel.
+    """
+    if task.header.get("loop") is not None:
+        return True
+    return task.state == "queued" and task.is_gang and not task.header.get("recorded")
+
+
+def store_name(pid: int) -> str:
+    """Name the files of a kernel's blocks among those in the pool's folder."""
+    return f"kernel{pid}"

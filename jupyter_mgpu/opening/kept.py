@@ -1,0 +1,129 @@
+"""Opens pools that outlive their kernel, and attaches this kernel to those that are open."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from jupyter_mgpu import children, notebook, pools
+from jupyter_mgpu.control import FoundPool, find_pools
+from jupyter_mgpu.errors import AttachError
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.keeping import KeptOwner
+from jupyter_mgpu.keeping.kept_owner import LOG
+from jupyter_mgpu.keeping.kernels import SOCKET
+from jupyter_mgpu.opening.keeper import ORDER, describe_kernel, make_request
+from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
+from jupyter_mgpu.output import notices
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.sending import Sender
+
+_HANDLES_PER_KERNEL = 1 << 40
+_NUMBERS_PER_KERNEL = 1 << 32
+
+
+def open_kept_pool(request: Request, options: PoolOptions) -> Pool:
+    """Start a keeper with a new pool, and attach to it.
+
+    Raises:
+        SelectionError: If the engines or GPUs asked for cannot be had.
+        GpuBusyError: If they are in use.
+        PoolStartError: If an engine does not come up.
+    """
+    folder = private_folder()
+    order = {
+        "request": asdict(request),
+        "options": asdict(options),
+        "environment": describe_kernel(),
+    }
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            descriptor = os.open(folder / ORDER, os.O_WRONLY | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(order, file)
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable, *children.interpreter_flags(), "-P"),
+                        *("-m", "jupyter_mgpu.opening.keeper", str(folder), str(theirs.fileno())),
+                    ],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "PYTHONPATH": children.python_path()},
+                    start_new_session=True,  # no signal to the kernel's group reaches it
+                )
+    except BaseException:
+        ours.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return _attached(KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process))
+
+
+def attach_pool(name: str) -> Pool:
+    """Attach this kernel to a kept pool.
+
+    Raises:
+        AttachError: If there is none of that name, or another kernel has it.
+    """
+    found = kept_pool(name)
+    if found is None:
+        names = sorted(pool.name for pool in find_pools() if pool.is_kept)
+        listed = ", ".join(map(repr, names)) or "none"
+        raise AttachError(
+            f"There is no kept pool {name!r} to attach to. Kept pools are: {listed}. "
+            "`%parpool 2 --keep --name NAME` starts one; results of ended tasks are on disk: "
+            "tasks.list()."
+        )
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(found.folder / SOCKET))
+    except OSError as error:
+        connection.close()
+        raise AttachError(
+            f"The pool {name!r} starts or ends in this moment, or its keeper (process "
+            f"{found.kernel_pid}) hangs: {error.strerror}. Try it again."
+        ) from error
+    owner = KeptOwner(found.name, found.folder, connection, _kernel(), notices.say)
+    return _attached(owner)
+
+
+def kept_pool(name: str) -> FoundPool | None:
+    """Find a kept pool of this user by its name or id."""
+    kept = [pool for pool in find_pools() if pool.is_kept and not pool.is_orphaned]
+    return next((pool for pool in kept if name in (pool.name, pool.id)), None)
+
+
+def _attached(owner: KeptOwner) -> Pool:
+    owner.attach()
+    facts = owner.snapshot
+    session = facts["session"]
+    pool = Pool(
+        owner.hear,
+        request=make_request(facts["request"]),
+        claims={},
+        sender=Sender(
+            notebook.user_namespace(),
+            hidden=notebook.hidden_names(),
+            first_handle=session * _HANDLES_PER_KERNEL + 1,
+        ),
+        say=notices.say,
+        on_end=pools.unregister,
+        first_number=session * _NUMBERS_PER_KERNEL + 1,
+    )
+    notebook.watch_cells(pools.on_cell)
+    pool.restore(facts["tasks"], facts["ended"])
+    pool.start()
+    pools.register(pool)
+    return pool
+
+
+def _kernel() -> Mapping[str, Any]:
+    return {"kernel_id": notebook.kernel_id(), "notebook": os.environ.get("JPY_SESSION_NAME")}

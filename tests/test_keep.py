@@ -1,0 +1,103 @@
+"""Pools that outlive their kernel: what was submitted goes on, and nothing is lost."""
+
+import os
+import signal
+
+import pytest
+from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
+
+from jupyter_mgpu import control
+from notebooks import is_alive, wait_until
+
+TASKS = """
+def work(n, seconds=0.2):
+    for i in range(n):
+        print("step", i)
+        mgpu.report(i, loss=1 / (i + 1))
+        time.sleep(seconds)
+    return list(range(n))
+
+tasks = [mgpu.parfeval(work, 10, name=f"work-{i}") for i in range(4)]
+while not all(task.diary for task in tasks[:2]):
+    time.sleep(0.02)
+"""
+
+
+def test_tasks_of_a_killed_kernel_run_on_and_come_back() -> None:
+    with killed_kernel(TASKS), kernel() as nb:
+        cell = nb.check("%parpool --attach night")
+        assert "Attached to the pool 'night': 2 engines" in cell.text
+        nb.check("found = [mgpu.tasks.load(f'work-{i}') for i in range(4)]")
+        assert nb.value("[task.result() for task in found]") == [list(range(10))] * 4
+        diary = "".join(f"step {i}\n" for i in range(10))
+        assert nb.value("[task.diary for task in found]") == [diary] * 4
+        losses = "[[row['loss'] for row in task.metrics] for task in found]"
+        assert nb.value(losses) == [[1 / (i + 1) for i in range(10)]] * 4
+
+
+def test_a_kept_pool_is_stopped_from_its_kernel_and_nothing_stays() -> None:
+    with ended_later("night"), kernel() as nb:
+        nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+        nb.check("pool.client  # with a controller")
+        nb.check(TASKS)
+        traces = traces_of("night")
+        assert len(traces.pids) >= 1 + 2 + 1  # keeper, engines, controller
+        assert "4 tasks were cancelled" in nb.check("%parpool stop").text
+        traces.wait_until_gone()
+        assert nb.value("[str(task.state) for task in tasks]") == ["cancelled"] * 4
+
+
+def test_a_kept_pool_is_stopped_while_no_kernel_has_it() -> None:
+    with killed_kernel(TASKS):
+        traces = traces_of("night")
+        assert record_of("night")["attached_pid"] is None
+        assert "was stopped" in control.stop(control.named("night")).words
+        traces.wait_until_gone()
+
+
+def test_a_killed_keeper_takes_its_engines_along_and_is_told() -> None:
+    with ended_later("night"), kernel() as nb:
+        nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+        nb.check(TASKS)
+        traces = traces_of("night")
+        os.kill(traces.pids[0], signal.SIGKILL)
+        cell = nb.run("tasks[3].result(20)")
+        assert cell.ename == "MgpuError"
+        assert "the keeper of the pool 'night'" in cell.evalue
+        assert "SIGKILL" in cell.evalue
+        traces.wait_until_gone()
+        assert "ended" in nb.check("print(pool)").text
+        assert nb.run("pool.submit(print)").ename == "PoolClosedError"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("2 --keep", "--name night"),
+        ("--attach nobody", "There is no kept pool 'nobody'"),
+        ("2 --attach night", "was given together with N"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(line: str, words: str) -> None:
+    with kernel() as nb:
+        cell = nb.run(f"%parpool {line}")
+        assert cell.ename == "UsageError"
+        assert words in cell.evalue
+
+
+def test_a_start_that_fails_raises_as_without_keep() -> None:
+    with kernel() as nb:
+        cell = nb.run("mgpu.parpool(1, gpus='7', keep=True, name='night')")
+        assert cell.ename == "SelectionError"
+        assert "--gpus 7 was asked for, but no GPU can be used" in cell.evalue
+        assert not [pool for pool in control.find_pools() if pool.name == "night"]
+
+
+def test_a_kernel_that_dies_while_its_pool_starts_takes_it_along() -> None:
+    with ended_later("night"), kernel() as nb:
+        nb.submit("%parpool 2 --keep --name night")
+        wait_until(lambda: any(p.name == "night" for p in control.find_pools()), 20, "a record")
+        traces = traces_of("night")
+        nb.kill()
+        traces.wait_until_gone()
+        assert not is_alive(traces.pids[0])
