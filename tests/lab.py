@@ -115,7 +115,7 @@ def running_lab(
     off = {"disabledExtensions": dict.fromkeys(disabled, True)}
     (settings / "page_config.json").write_text(json.dumps(off))
     user = settings.parent / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
-    user.mkdir(parents=True)
+    user.mkdir(parents=True, exist_ok=True)
     (user / "notification.jupyterlab-settings").write_text(NO_NEWS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

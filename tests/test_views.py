@@ -251,8 +251,20 @@ def test_a_task_that_has_reported_shows_its_curves_and_show_replays_its_diary(
     (curve,) = state["curves"]
     assert curve["steps"][-1] == 1999
     assert max(curve["values"]) == 1.0
-    assert "that is all" in cell.stdout
-    assert "that is all" in state["diary"]
+    assert cell.text.count("that is all") == 1  # the view leaves it to the text below
+    assert "that is all" in view_of(page.run("display(task)"))["diary"]
+
+
+def test_a_task_without_curves_is_shown_above_its_diary_which_stands_there_once(
+    page: FrontEnd,
+) -> None:
+    page.run("task = mgpu.parfeval(print, 'hello there')\ntask.result()")
+
+    cell = page.run("task.show()")
+
+    assert view_of(cell)["tasks"][0]["state"] == "finished"
+    assert cell.text.count("hello there") == 1
+    assert not any("hello there" in data.get("text/html", "") for data in cell.displays)
 
 
 def test_the_last_step_that_is_shown_is_the_one_a_task_ended_with(

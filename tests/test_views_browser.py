@@ -19,6 +19,7 @@ pytestmark = [
 ]
 EXTENSION = "jupyter-mgpu"
 VIEW = ".mgpu"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 VIEWS = Path(__file__).parents[1] / "jupyter_mgpu" / "widgets" / "views"
 SETUP = """%load_ext jupyter_mgpu
 import pathlib, time
@@ -62,9 +63,19 @@ def host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def lab(host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    disabled = [EXTENSION] if host == "widget" else []
-    with running_lab(tmp_path_factory.mktemp("lab"), disabled=disabled) as running:
+    folder = tmp_path_factory.mktemp("lab")
+    if host == "widget":
+        disable_server_part(folder)
+    with running_lab(folder, disabled=[EXTENSION] if host == "widget" else []) as running:
         yield running
+
+
+def disable_server_part(folder: Path) -> None:
+    """Let a Jupyter have nothing of ours, as where the kernel lives in another environment."""
+    settings = folder / "config" / "jupyter_server_config.d"
+    settings.mkdir(parents=True)
+    off = {"ServerApp": {"jpserver_extensions": {"jupyter_mgpu": False}}}
+    (settings / "jupyter_mgpu.json").write_text(json.dumps(off))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +174,7 @@ def test_a_pool_is_stopped_while_a_cell_runs_and_leaves_its_last_state(
     playwright.expect(page.run_to_end(3)).to_contain_text("False")
     page.command("docmanager:save")
     saved = saved_outputs(lab.folder / "stop.ipynb", 1, has="final")
-    assert "application/vnd.jupyter.widget-view+json" not in saved
+    assert WIDGET not in saved
     assert "stopped" in "".join(saved["text/html"])
 
 
@@ -329,6 +340,58 @@ future = mgpu.parfeval(work)"""
     playwright.expect(output).to_contain_text("0.005")
 
 
+@pytest.fixture
+def deaf_lab(host: str, tmp_path: Path) -> Iterator[Lab]:
+    """A Jupyter server of ours whose pages' comm messages wait for the running cell."""
+    settings = tmp_path.joinpath(
+        "config", "lab", "user-settings", "@jupyterlab", "apputils-extension"
+    )
+    settings.mkdir(parents=True)
+    comms = settings / "kernels-settings.jupyterlab-settings"
+    comms.write_text('{"commsOverSubshells": "disabled"}')
+    disabled = [EXTENSION] if host == "widget" else []
+    with running_lab(tmp_path, disabled=disabled, base_url="/user/someone/") as running:
+        yield running
+
+
+def test_buttons_that_no_comm_carries_reach_the_pool_through_the_server(
+    deaf_lab: Lab, browser: Any
+) -> None:
+    cells = [
+        SETUP,
+        "first = mgpu.parfeval(count, 'never', name='first')\n%tasks --live",
+        "second = mgpu.parfeval(count, 'never', name='second')\nsecond",
+        "pool",
+        "while pool.is_open: time.sleep(0.02)",
+        "second.cancelled(), first.result()",
+    ]
+    deaf_lab.add("deaf.ipynb", cells)
+    page = LabPage(
+        browser.new_page(viewport={"width": 1200, "height": 2400}), deaf_lab.url("deaf.ipynb")
+    )
+    for number in range(3):
+        page.run_to_end(number)
+    tasks, second, pool = (page.output(number).locator(VIEW) for number in (1, 2, 3))
+    page.run_to_end(3)
+    playwright.expect(second).to_contain_text("second")
+    page.run(4)
+
+    second.get_by_role("button", name="Cancel…").click()
+    second.get_by_role("button", name=re.compile("Cancel the")).click()
+    playwright.expect(page.output(2)).to_contain_text("was cancelled on the pool 'pool'")
+    first = tasks.get_by_role("listitem").filter(has_text="first")
+    first.get_by_role("button", name="Stop", exact=True).click()
+    playwright.expect(first).to_contain_text("finished")
+    assert is_busy(page, 4)
+    pool.get_by_role("button", name="Stop…").click()
+    pool.get_by_role("button", name="Stop the pool").click()
+
+    page.wait_for_end(4)
+    playwright.expect(page.run_to_end(5)).to_contain_text("(True, ")
+    assert page.errors == []
+    page.page.close()
+
+
 @pytest.fixture(scope="module")
 def many_gpus(
     host: str, gpu_machine: Any, tmp_path_factory: pytest.TempPathFactory
@@ -373,9 +436,7 @@ def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: 
     path = lab.folder / "saved.ipynb"
     saved_outputs(path, 2, has="stopped")
     saved_outputs(path, 1, has="its last line")
-    node = json.loads(path.read_text())
-    node["metadata"] = {"kernelspec": {"name": "gone", "display_name": "gone", "language": "gone"}}
-    (lab.folder / "again.ipynb").write_text(json.dumps(node))
+    (lab.folder / "again.ipynb").write_text(without_kernel(path))
 
     opened = page.page.context.new_page()
     opened.set_default_timeout(TIMEOUT_MS)
@@ -388,11 +449,14 @@ def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: 
     assert len(path.read_bytes()) < 60_000
 
 
-def test_after_a_kill_the_saved_notebook_holds_the_last_state(
-    lab: Lab, open_notebook: Any, host: str
-) -> None:
-    if host == "widget":
-        pytest.skip("without our extension JupyterLab shows a dead widget instead of its HTML")
+def without_kernel(path: Path) -> str:
+    """A saved notebook, as it is where there is no kernel that it could have."""
+    node = json.loads(path.read_text())
+    node["metadata"] = {"kernelspec": {"name": "gone", "display_name": "gone", "language": "gone"}}
+    return json.dumps(node)
+
+
+def test_after_a_kill_the_saved_notebook_holds_the_last_state(lab: Lab, open_notebook: Any) -> None:
     kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
     page = open_notebook("killed.ipynb", ["task = mgpu.parfeval(count, 'x')\n%tasks --live", kill])
     page.run_to_end(0)
@@ -406,9 +470,59 @@ def test_after_a_kill_the_saved_notebook_holds_the_last_state(
     saved = saved_outputs(lab.folder / "killed.ipynb", 1, has="running")
     assert saved["application/vnd.jupyter-mgpu.view.v1+json"]["kind"] == "tasks"
     assert "Tasks: 1 running" in "".join(saved["text/html"])
+    assert WIDGET not in saved
     page.reload()
-    playwright.expect(page.output(1).locator(VIEW)).to_contain_text("running")
+    playwright.expect(page.output(1)).to_contain_text("1 running")
+    playwright.expect(page.output(1)).to_contain_text("count")
     playwright.expect(page.output(1)).not_to_contain_text("model not found")
+
+
+def test_a_live_view_that_was_saved_reads_well_in_a_page_without_its_kernel(
+    lab: Lab, open_notebook: Any
+) -> None:
+    page = open_notebook("live.ipynb", ["task = mgpu.parfeval(count, 'x')\n%tasks --live", "pool"])
+    page.run_to_end(0)
+    view = page.run_to_end(1).locator(VIEW)
+    page.run_to_end(2)
+    wait_until(lambda: value_of(view) > 20, 60, "the view's news")
+    page.command("docmanager:save")
+    path = lab.folder / "live.ipynb"
+    saved_outputs(path, 2, has="engines")
+    playwright.expect(view).to_contain_text("running")  # what is on the screen is not touched
+
+    (lab.folder / "later.ipynb").write_text(without_kernel(path))
+    opened = page.page.context.new_page()
+    opened.set_default_timeout(TIMEOUT_MS)
+    opened.goto(lab.url("later.ipynb"))
+    opened.locator(".jp-Dialog").get_by_text("No Kernel", exact=True).last.click()
+
+    notebook = opened.locator(".jp-Notebook")
+    playwright.expect(notebook).to_contain_text("1 running")
+    playwright.expect(notebook).to_contain_text(re.compile("2 engines, busy|busy 2/2"))
+    playwright.expect(notebook).not_to_contain_text("model not found")
+
+
+def test_what_ended_while_its_page_was_closed_is_final_when_it_opens_again(
+    lab: Lab, open_notebook: Any
+) -> None:
+    page = open_notebook("back.ipynb", ["task = mgpu.parfeval(count, 'end2')\n%tasks --live\ntask"])
+    page.run_to_end(0)
+    page.run_to_end(1)
+    page.command("docmanager:save")
+    path = lab.folder / "back.ipynb"
+    saved_outputs(path, 1, has="running")
+    page.page.goto("about:blank")
+    (lab.folder / "end2").touch()
+
+    page.page.goto(lab.url("back.ipynb"))
+    page.wait_until_ready()
+
+    shown = page.output(1).locator(".jp-OutputArea-child").last
+    playwright.expect(shown).to_contain_text("finished")
+    page.command("docmanager:save")
+    saved = saved_outputs(path, 1, has='"final": true')
+    assert WIDGET not in saved
+    assert "finished" in "".join(saved["text/html"])
 
 
 def test_a_notebook_that_saves_its_widgets_holds_their_code_once(

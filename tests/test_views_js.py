@@ -416,6 +416,44 @@ def test_an_answer_is_shown_and_a_missing_one_too(open_page: Open) -> None:
     expect(pool).to_contain_text("No answer from the kernel yet.")
 
 
+@pytest.mark.parametrize(
+    ("button", "confirm", "typed"),
+    [("Restart…", "Restart", "%parpool restart"), ("Stop…", "Stop the pool", "%parpool stop")],
+)
+def test_a_missing_answer_says_what_to_type_instead(
+    button: str, confirm: str, typed: str, open_page: Open
+) -> None:
+    views = open_page(clock=True)
+    pool = views.mount("pool", view_states.pool(2))
+    pool.get_by_role("button", name=button).first.click()
+    pool.get_by_role("button", name=confirm, exact=True).click()
+
+    views.tab.clock.run_for(11_000)
+
+    expect(pool.locator(".mgpu-answer")).to_contain_text(typed)
+
+
+def test_a_page_of_a_server_without_a_part_of_ours_asks_the_kernel(open_page: Open) -> None:
+    views = open_page()
+    views.tab.evaluate(
+        """() => {
+            const config = document.createElement("script");
+            config.id = "jupyter-config-data";
+            config.type = "application/json";
+            config.textContent = '{"baseUrl": "/elsewhere/"}';
+            document.head.append(config);
+        }"""
+    )
+    pool = views.mount("pool", {**view_states.pool(2), "place": {"pool": "abc"}})
+
+    pool.get_by_role("button", name="Interrupt").first.click()
+
+    views.tab.wait_for_function("models.pool.sent.length")
+    assert views.sent("pool") == [{"action": "interrupt", "pool": "main", "rank": None}]
+    assert all("404" in error or "501" in error for error in views.errors)
+    views.errors.clear()  # the browser tells of the answer that there is no such page
+
+
 def test_only_ends_failures_and_losses_are_announced_and_one_per_ten_seconds(
     open_page: Open,
 ) -> None:

@@ -16,8 +16,9 @@ class _LoopControl:
     """What a loop's future asks of its loop."""
 
     def __init__(
-        self, cancel: Callable[[], None], request_stop: Callable[[StopAfter], None]
+        self, key: str, cancel: Callable[[], None], request_stop: Callable[[StopAfter], None]
     ) -> None:
+        self.owned_id = key
         self._cancel = cancel
         self._request_stop = request_stop
         self.displays: list[TaskDisplay] = []
@@ -42,6 +43,7 @@ class LoopFuture(TaskFuture):
 
     Args:
         task_id: Unique in the pool.
+        key: What its chunks have in common for the pool's owner.
         name: What people call the loop.
         results: What it has so far.
         cancel: Ends it.
@@ -51,12 +53,13 @@ class LoopFuture(TaskFuture):
     def __init__(
         self,
         task_id: str,
+        key: str,
         name: str,
         results: Results,
         cancel: Callable[[], None],
         request_stop: Callable[[StopAfter], None],
     ) -> None:
-        self._loop_control = _LoopControl(cancel, request_stop)
+        self._loop_control = _LoopControl(key, cancel, request_stop)
         super().__init__(task_id, name, self._loop_control, datetime.now(UTC))
         self._results = results
 

@@ -66,7 +66,12 @@ class Loop:
         self._items = Items(iterables, share)
         self._results = Results(on_result)
         self._future = LoopFuture(
-            submission.next_id("loop"), name, self._results, self.cancel, self.request_stop
+            submission.next_id("loop"),
+            self._key,
+            name,
+            self._results,
+            self.cancel,
+            self.request_stop,
         )
         self._output = ChunkOutput(pool, self._future, place)
         self._flight = Flight(

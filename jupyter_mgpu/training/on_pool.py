@@ -154,6 +154,12 @@ class PoolTraining:
             if header["step"] is not None:  # the training's own, not that of a callback
                 self._view.progress(header["step"], header["total"])
 
+    @property
+    def owned_id(self) -> str | None:
+        """The id of what runs on the pool now, as its owner has it."""
+        gang = self._gang
+        return gang.id if gang is not None else None
+
     # --- what the future asks ----------------------------------------------------------
 
     def cancel_task(self, task_id: str) -> None:  # noqa: ARG002 - there is only one

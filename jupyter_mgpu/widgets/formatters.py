@@ -20,7 +20,7 @@ def register(shell: Any) -> None:
     formatter = shell.display_formatter.ipython_display_formatter
     formatter.for_type(Pool, _where_it_can_be_updated(live.show_pool))
     formatter.for_type(TaskFuture, _where_it_can_be_updated(live.show_future))
-    view_door.register(live.open_training, live.show_future)
+    view_door.register(live.open_training, live.show_above_diary)
     shell.events.register("post_run_cell", views.settle)
 
 

@@ -9,6 +9,8 @@ from jupyter_mgpu.training.on_pool import PoolTraining
 from jupyter_mgpu.widgets.gpus_source import gpus_source
 from jupyter_mgpu.widgets.pool_source import pool_source
 from jupyter_mgpu.widgets.showing import show
+from jupyter_mgpu.widgets.sources import Source
+from jupyter_mgpu.widgets.states import State
 from jupyter_mgpu.widgets.tasks_source import task_source, tasks_source
 from jupyter_mgpu.widgets.training_source import CellTraining, future_training
 
@@ -30,9 +32,38 @@ def show_tasks() -> None:
 
 def show_future(future: TaskFuture) -> None:
     """Show a task: the curves of a training or of what it reports, else how far it is."""
+    show(_source_of(future))
+
+
+def show_above_diary(future: TaskFuture) -> None:
+    """Show a task as `show_future` does, where what it prints stands below in full."""
+    show(WithoutDiary(_source_of(future)))
+
+
+def _source_of(future: TaskFuture) -> Source:
     is_training = isinstance(future._control, PoolTraining)  # noqa: SLF001 - what a future asks of its pool
     has_curves = is_training or bool(future.metrics)
-    show(future_training(future) if has_curves else task_source(future))
+    return future_training(future) if has_curves else task_source(future)
+
+
+class WithoutDiary:
+    """A source of one task whose diary is shown elsewhere.
+
+    Args:
+        source: The task's own.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.has_ended = source.has_ended
+        self.act = source.act
+
+    def state(self, limit: int) -> State:
+        """Make the task's state without its diary."""
+        state = self._source.state(limit)
+        if state["kind"] == "tasks":
+            return {**state, "tasks": [{**task, "diary": None} for task in state["tasks"]]}
+        return {**state, "diary": None}
 
 
 def open_training(place: Publisher, **about: Any) -> CellTraining:

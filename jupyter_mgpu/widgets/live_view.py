@@ -86,7 +86,8 @@ class LiveView:
             self._publish(state, update=False)
 
     def _state(self, limit: int) -> State:
-        return {**self.source.state(limit), "id": self.id}
+        state = self.source.state(limit)
+        return {**state, "id": self.id, "final": self.is_final or state["final"]}
 
     def _publish(self, state: State, *, update: bool) -> None:
         extra = {} if state["final"] else self._extra
@@ -113,6 +114,12 @@ class LiveView:
             host.send_state(state)
             if self.is_final:
                 self._save_by(state, [host])
+
+    def save_by(self, host: Host) -> None:
+        """Have a page renew what its notebook holds, if this is the last state."""
+        with self._lock:
+            if self.is_final:
+                self._save_by(self._state(MAX_POINTS), [host])
 
     def leave(self, host: Host) -> None:
         """Forget a page."""
@@ -178,7 +185,7 @@ class LiveView:
             if self.is_final:
                 return
             self.is_final = True
-            state = {**self._state(MAX_POINTS), "final": True}
+            state = self._state(MAX_POINTS)
             for host in self._hosts:
                 host.send_state(state)
             self._save_by(state, self._hosts)

@@ -21,6 +21,18 @@ function addressOf(name, files, addresses) {
   return addresses.get(name);
 }
 
+/** The model with the code of all views; its addresses are made once. */
+async function codeOf(model) {
+  const code = await model.widget_manager.get_model(model.get("code").slice(PREFIX.length));
+  code.mgpuAddresses ??= new Map();
+  return code;
+}
+
+/** Imports one of the views' files. */
+function load(name, code) {
+  return import(addressOf(name, code.get("texts").files, code.mgpuAddresses));
+}
+
 /** Puts the views' styles into the page, once for each version of them. */
 function addStyles(text) {
   const id = "mgpu-views-styles";
@@ -61,27 +73,29 @@ function frozen(model) {
 }
 
 export default {
+  async initialize({ model }) {
+    const notebook = await load("notebook.js", await codeOf(model));
+    return notebook.keep(model);
+  },
   async render({ model, el }) {
-    const code = await model.widget_manager.get_model(model.get("code").slice(PREFIX.length));
-    const { files, styles } = code.get("texts");
-    addStyles(styles);
-    code.mgpuAddresses ??= new Map();
-    const kind = model.get("state").kind;
-    const view = await import(addressOf(`${kind}.js`, files, code.mgpuAddresses));
+    const code = await codeOf(model);
+    addStyles(code.get("texts").styles);
+    const view = await load(`${model.get("state").kind}.js`, code);
+    const { canKeep } = await load("notebook.js", code);
     const cleanup = await view.default.render({ model: viewModel(model, code), el });
 
-    const tell = () => {
-      const visible = el.isConnected && document.visibilityState === "visible";
-      if (code.comm_live !== false) model.send({ visible, page });
+    const say = visible => {
+      if (code.comm_live !== false) model.send({ visible, page, keeps: canKeep(model) });
     };
+    const tell = () => say(el.isConnected && document.visibilityState === "visible");
     const onMessage = content => content.ping && tell();
     document.addEventListener("visibilitychange", tell);
     model.on("msg:custom", onMessage);
-    model.send({ visible: document.visibilityState === "visible", page });
+    say(document.visibilityState === "visible");
     return () => {
       document.removeEventListener("visibilitychange", tell);
       model.off("msg:custom", onMessage);
-      if (code.comm_live !== false) model.send({ visible: false, page });
+      say(false);
       cleanup?.();
     };
   }

@@ -7,6 +7,7 @@ from typing import Any
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.widgets.engine_readings import readings_of
+from jupyter_mgpu.widgets.future_source import id_of_pool
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State
 from jupyter_mgpu.widgets.states.pool import EngineReadings, pool_state
@@ -48,6 +49,7 @@ class PoolSource:
             uuids=uuids,
             task_ids={e.rank: e.task_id for e in status.engines if e.task_id is not None},
             ended=pool.end_reason,
+            place={"pool": id_of_pool(pool)},
         )
 
     def act(self, action: dict[str, Any]) -> str:

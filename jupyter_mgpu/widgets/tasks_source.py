@@ -10,7 +10,7 @@ from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.pools import open_pools
-from jupyter_mgpu.widgets.future_source import FutureSource, ask
+from jupyter_mgpu.widgets.future_source import FutureSource, ask, id_of_pool, place_of
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
 from jupyter_mgpu.widgets.states.tasks import DIARY_CHARS, MAX_TASKS, TaskFacts, tasks_state
@@ -65,14 +65,14 @@ class TaskSource(FutureSource):
 
     def __init__(self, future: TaskFuture) -> None:
         super().__init__(future)
-        self._last = task_facts(self._pool, future)
+        self._last = task_facts(self._pool, future, self._place(future))
 
     def state(self, limit: int) -> State:  # noqa: ARG002 - its curve is small
         """Make the task's state."""
         future = self._future
         if future is not None:
             has_ended = future.done()  # before all else is read
-            self._last = task_facts(self._pool, future)
+            self._last = task_facts(self._pool, future, self._place(future))
             if has_ended:
                 self._future = None
         is_final = self._last.state not in ("queued", "running")
@@ -96,8 +96,13 @@ def _tasks_of(pool: Pool) -> tuple[list[TaskFacts], int]:
     live = [future for future in pool.tasks() if future.id not in known]
     queued = [future for future in live if future.state is TaskState.QUEUED]
     waiting = {future.id for future in queued[MAX_TASKS:]}
-    tasks: list[TaskFuture | EndedTask] = [f for f in live if f.id not in waiting]
-    return [task_facts(pool.name, task) for task in [*tasks, *ended]], len(waiting)
+    pool_id = id_of_pool(pool)
+    shown = [
+        task_facts(pool.name, future, place_of(pool_id, future))
+        for future in live
+        if future.id not in waiting
+    ]
+    return [*shown, *(task_facts(pool.name, task) for task in ended)], len(waiting)
 
 
 def id_of(pool_name: str, task: TaskFuture | EndedTask) -> str:
@@ -105,7 +110,9 @@ def id_of(pool_name: str, task: TaskFuture | EndedTask) -> str:
     return f"{pool_name}/{task.id}"
 
 
-def task_facts(pool_name: str, task: TaskFuture | EndedTask) -> TaskFacts:
+def task_facts(
+    pool_name: str, task: TaskFuture | EndedTask, place: parts.Place | None = None
+) -> TaskFacts:
     """Read what is known of a task."""
     is_running = task.state is TaskState.RUNNING
     return TaskFacts(
@@ -122,6 +129,7 @@ def task_facts(pool_name: str, task: TaskFuture | EndedTask) -> TaskFacts:
         diary=task.diary[-DIARY_CHARS:],
         error=_error_of(task),
         controls=CONTROLS if is_running else CONTROLS[:1],
+        place=place,
     )
 
 

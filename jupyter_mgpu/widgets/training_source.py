@@ -11,7 +11,15 @@ from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
 from jupyter_mgpu.widgets.curves import Curves
-from jupyter_mgpu.widgets.future_source import CONTROLS, STOPS, FutureSource, ask
+from jupyter_mgpu.widgets.future_source import (
+    CONTROLS,
+    STOPS,
+    FutureSource,
+    ask,
+    id_of_pool,
+    place_of,
+    pool_of,
+)
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
 from jupyter_mgpu.widgets.states.training import DIARY_CHARS, TrainingFacts, training_state
@@ -109,7 +117,15 @@ class CellTraining:
         """Make its state."""
         with self._lock:
             self._facts.steps_per_s = self._pace.per_s(self._facts.step)
+            self._facts.place = self._find_place()
             return training_state(self._facts, self._curves, limit)
+
+    def _find_place(self) -> parts.Place | None:
+        asked = self._asked
+        if not isinstance(asked, TaskFuture):
+            return None  # it runs in the kernel
+        pool = pool_of(asked)
+        return place_of(id_of_pool(pool), asked) if pool is not None else None
 
     def has_ended(self) -> bool:
         """Whether it has ended."""
@@ -175,6 +191,7 @@ class FutureTraining(FutureSource):
             steps_per_s=self._pace.per_s(step),
             diary=future.diary[-DIARY_CHARS:] or None,
             controls=CONTROLS if state is TaskState.RUNNING else ("cancel",),
+            place=self._place(future),
         )
         if state is TaskState.FAILED:
             facts.error = first_line(future.exception())

@@ -32,7 +32,9 @@ class WidgetHost:
         self._view = view
         self._act = act
         self._pages = Pages(is_assumed=True)
-        self._widget = _classes().view(state=state, code=_code())
+        self._can_keep = False
+        # A page that is loaded again finds the widget by the id of the view.
+        self._widget = _classes().view(model_id=view.id, state=state, code=_code())
         keep_subshell(self._widget.comm)
         self._widget.on_msg(self._on_message)
 
@@ -45,7 +47,11 @@ class WidgetHost:
     def _on_message(self, _: Any, data: dict[str, Any], __: Any) -> None:
         if "visible" in data:
             self._view.heard()
+            self._can_keep = bool(data.get("keeps"))
             self._pages.heard(str(data.get("page", "")), is_visible=bool(data["visible"]))
+        if data.get("ask") == "bundle":
+            self._can_keep = True
+            self._view.save_by(self)
         if "action" in data:
             self._act(self._view, data)
 
@@ -64,7 +70,7 @@ class WidgetHost:
             # Pages with our own host have begun to ask: this widget is not what they draw.
             self._pages.drop_assumption()
             self._pages.asked(time.monotonic())
-        if "bundle" not in message:  # a widget cannot change what its notebook holds
+        if "bundle" not in message or self._can_keep:
             with contextlib.suppress(Exception):
                 self._widget.send(message)
 
@@ -117,6 +123,7 @@ def _code() -> Any:
 def _texts() -> dict[str, Any]:
     views = resources.files("jupyter_mgpu.widgets").joinpath("views")
     files = {file.name: file.read_text("utf-8") for file in views.iterdir() if _is_module(file)}
+    files["notebook.js"] = _text("notebook.js")
     styles = views.joinpath("views.css").read_text("utf-8")
     return {"files": files, "styles": styles}
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+Place = dict[str, str]
+"""How a Jupyter server finds what a view shows: the `pool` by its id, and there its `task`."""
 VERSION = 1
 MAX_SERIES = 120
 

@@ -36,6 +36,7 @@ def pool_state(
     uuids: Mapping[int, str] | None = None,
     task_ids: Mapping[int, str] | None = None,
     ended: str | None = None,
+    place: parts.Place | None = None,
 ) -> State:
     """Describe a pool.
 
@@ -45,11 +46,13 @@ def pool_state(
         uuids: Of the ranks' GPUs.
         task_ids: Of what the ranks work on.
         ended: Why the pool has ended, if it has.
+        place: How a Jupyter server finds it.
     """
     notice = None if ended is None else f"The pool has ended: {ended}."
     return {
         **parts.frame("pool", final=ended is not None, notice=notice),
         "name": status.name,
+        "place": place,
         "state": "stopped" if ended is not None else _state_of(status.engines),
         "started": parts.seconds_of(status.started),
         "notebook": status.notebook,

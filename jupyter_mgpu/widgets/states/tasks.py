@@ -28,6 +28,7 @@ class TaskFacts:
         created: When it was submitted, in seconds since the epoch; likewise started, finished.
         metrics: What it has reported, oldest first.
         controls: What can be asked of it.
+        place: How a Jupyter server finds it.
     """
 
     id: str
@@ -43,6 +44,7 @@ class TaskFacts:
     diary: str = ""
     error: str | None = None
     controls: Sequence[str] = ()
+    place: parts.Place | None = None
 
 
 def tasks_state(
@@ -100,6 +102,7 @@ def _task(task: TaskFacts, diary_chars: int) -> dict[str, Any]:
         "diary": task.diary[-diary_chars:] if diary_chars else "",
         "error": task.error,
         "controls": list(task.controls) if is_live else [],
+        "place": task.place if is_live else None,
     }
 
 

@@ -34,6 +34,7 @@ class TrainingFacts:
         notes: Sentences on how its options were read.
         diary: The end of what it printed.
         controls: What can be asked of it.
+        place: How a Jupyter server finds it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class TrainingFacts:
     notes: list[str] = field(default_factory=list)
     diary: str | None = None
     controls: Sequence[str] = ()
+    place: parts.Place | None = None
 
 
 def training_state(facts: TrainingFacts, curves: Curves, limit: int = MAX_POINTS) -> State:
@@ -92,6 +94,7 @@ def training_state(facts: TrainingFacts, curves: Curves, limit: int = MAX_POINTS
         "notes": facts.notes[-MAX_NOTES:],
         "diary": facts.diary,
         "controls": list(facts.controls) if is_live else [],
+        "place": facts.place if is_live else None,
         "curves": curves.state(limit),
         "epoch_steps": curves.epoch_starts(),
         "best": best_of(curves),

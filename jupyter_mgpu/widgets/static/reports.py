@@ -116,7 +116,7 @@ def _tasks(state: State) -> Report:
             line = Line(curve["name"], steps, curve["values"])
             report.sentences.append(f"{task['name']}: {_sentence(line, has_steps=False)}")
     if len(state["tasks"]) == 1:
-        report.diary = state["tasks"][0]["diary"]
+        report.diary = state["tasks"][0]["diary"] or ""
     return report
 
 

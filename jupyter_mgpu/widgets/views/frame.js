@@ -3,6 +3,7 @@
 
 import { clock, make, setAttribute, setShown, setText, translator } from "./parts.js";
 import { spanWords } from "./marks.js";
+import { askServer } from "./request.js";
 
 /** @typedef {import("./parts.js").Translate} Translate */
 /**
@@ -16,14 +17,23 @@ import { spanWords } from "./marks.js";
  * @typedef {object} Frame what a view builds in
  * @property {HTMLElement} root
  * @property {Translate} t
- * @property {(action: object) => void} send
+ * @property {(action: Action, place?: import("./request.js").Place|null) => void} send asks for something:
+ *   the server of the page where that can be, else the kernel
  */
+/** @typedef {{ action: string, [name: string]: any }} Action */
 
 const VERSION = 1;
 const ANNOUNCE_EVERY_MS = 10_000;
 const ANNOUNCE_AT_ONCE = 3;
 const ANSWER_MS = 10_000;
 const SILENCE_MS = 20_000;
+
+/** What does the same as a button, typed in a cell. @type {Record<string, string>} */
+const TYPED = {
+  restart: "%parpool restart {rank}", stop: "%parpool stop",
+  cancel: "future.cancel()", request_stop: "future.request_stop()",
+  stop_after_epoch: 'future.request_stop(after="epoch")',
+};
 
 /**
  * Show a view and keep it up to date.
@@ -45,9 +55,11 @@ export function show({ model, el }, kind, table, build) {
   const view = build({
     root: content,
     t,
-    send(action) {
-      model.send(action);
-      answer.expect();
+    async send(action, place) {
+      answer.expect(action);
+      const done = await askServer(action, place);
+      if (!done) model.send(action);
+      else announcer.say([answer.take({ ...done, words: done.words || t("unanswered") })]);
     },
   });
   const silence = makeSilence(() => drawNotice());
@@ -142,10 +154,13 @@ function makeAnswer(t) {
   };
   return {
     node,
-    expect() {
+    /** @param {Action} action */
+    expect({ action, rank }) {
       clearTimeout(timer);
       tell("");
-      timer = setTimeout(() => tell(t("unanswered")), ANSWER_MS);
+      const type = TYPED[action]?.replace("{rank}", rank ?? "").trim();
+      const words = type ? `${t("unanswered")} ${t("typed", { type })}` : t("unanswered");
+      timer = setTimeout(() => tell(words), ANSWER_MS);
     },
     /** @param {{ ok: boolean, words: string }} done */
     take(done) {

@@ -23,6 +23,7 @@ const PARTS_WORDS = {
   waiting: "Waiting for the first news from the kernel.",
   silent: "No news for {span}: the kernel is busy, or gone. This is the state of {time}.",
   unanswered: "No answer from the kernel yet. If it is busy, Stop of the notebook (Interrupt the kernel) ends its cell.",
+  typed: "In a cell the same is typed as: {type}",
   newer: "This was made by a newer version of jupyter_mgpu: some of it may be missing.",
   more: "and {n} more",
 };

@@ -41,7 +41,7 @@ function buildPool({ root, t, send }) {
   const facts = make("span", "mgpu-facts");
   const place = make("div", "mgpu-questions");
   const act = (/** @type {string} */ action, /** @type {number|null} */ rank = null) =>
-    send({ action, pool: pool.name, rank });
+    send({ action, pool: pool.name, rank }, placeOf(pool, action, rank));
   const asking = (/** @type {string} */ words, /** @type {string} */ confirm, /** @type {string} */ ask, /** @type {string} */ action) =>
     makeAskingButton({
       t, words: t(words), confirm: t(confirm), place, onConfirm: () => act(action),
@@ -86,6 +86,16 @@ function buildPool({ root, t, send }) {
       return [...words, t("newsState", { name: now.name, state: t(now.state, { alive, n: now.engines.length }) })];
     },
   };
+}
+
+/**
+ * How a server finds what is to be done. Interrupting one rank is interrupting its task.
+ * @param {any} pool @param {string} action @param {number|null} rank
+ */
+function placeOf({ place, engines }, action, rank) {
+  if (!place || action !== "interrupt" || rank === null) return place;
+  const task = engines.find((/** @type {any} */ engine) => engine.rank === rank)?.task_id;
+  return task ? { ...place, task } : null;
 }
 
 /** @param {import("./parts.js").Translate} t @param {any} pool */

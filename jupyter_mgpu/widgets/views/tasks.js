@@ -20,7 +20,7 @@ const TASKS_WORDS = {
   stopHint: "Asks the task to stop by itself; what it returns is kept.",
   askCancel: "Cancel {name}? What it has done so far is lost.",
   askCancelQueued: "Cancel {name}? It has not begun.",
-  diary: "Diary of {name}", noDiary: "It has printed nothing.",
+  diary: "Diary of {name}", noDiary: "It has printed nothing.", diaryBelow: "What it prints is below.",
   hidden: ["{n} older task is not shown.", "{n} older tasks are not shown."],
   none: "No task yet. Start one with mgpu.parfeval(function) or a cell with %%parfeval.",
   newsFinished: "{name} is finished", newsFailed: "{name} failed", newsCancelled: "{name} is cancelled",
@@ -56,10 +56,11 @@ function buildTasks({ root, t, send }) {
   };
 }
 
-/** @param {import("./parts.js").Translate} t @param {(action: object) => void} send */
+/** @param {import("./parts.js").Translate} t @param {import("./frame.js").Frame["send"]} send */
 function makeTask(t, send) {
   /** @type {any} */
   let task = null;
+  const act = (/** @type {string} */ action) => send({ action, task: task.id }, task.place);
   const state = makeState();
   const name = make("span", "mgpu-lane-name");
   const where = make("span", "mgpu-lane-device");
@@ -69,13 +70,13 @@ function makeTask(t, send) {
   const progress = makeProgress();
   const metrics = make("span", "mgpu-metrics");
   const spark = makeSparkline();
-  const stop = makeButton(t("stop"), () => send({ action: "request_stop", task: task.id }));
+  const stop = makeButton(t("stop"), () => act("request_stop"));
   stop.title = t("stopHint");
   const place = make("div", "mgpu-questions");
   const cancel = makeAskingButton({
     t, words: t("cancel"), confirm: t("doCancel"), place,
     question: () => t(task.state === "queued" ? "askCancelQueued" : "askCancel", { name: task.name }),
-    onConfirm: () => send({ action: "cancel", task: task.id }),
+    onConfirm: () => act("cancel"),
   });
   lane.side.append(progress.node, spark.node, metrics);
   lane.node.append(make("span", "mgpu-buttons", stop, cancel.button), place);
@@ -113,7 +114,8 @@ function makeTask(t, send) {
   };
 
   function drawDiary() {
-    diary.update(t("diary", { name: task.name }), task.diary || t("noDiary"));
+    const text = task.diary ?? t("diaryBelow");
+    diary.update(t("diary", { name: task.name }), text || t("noDiary"));
   }
   /** @param {any} now */
   function drawCurve({ curve, name: called }) {

@@ -33,7 +33,7 @@ function buildTraining({ root, t, send }) {
   let training = null;
   const name = make("strong", "mgpu-name");
   const state = makeState();
-  const act = (/** @type {string} */ action) => send({ action, task: training.task_id ?? training.id });
+  const act = (/** @type {string} */ action) => send({ action, task: training.task_id ?? training.id }, training.place);
   const afterEpoch = makeButton(t("stopAfterEpoch"), () => act("stop_after_epoch"));
   const now = makeButton(t("stopNow"), () => act("request_stop"));
   afterEpoch.title = t("stopAfterEpochHint");
