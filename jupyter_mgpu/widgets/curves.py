@@ -28,6 +28,7 @@ class Curve:
         self._group_size = 1
         self._last: Point | None = None
         self._lowest: Point | None = None
+        self._lowest_value = math.inf
 
     def add(self, step: float, value: float) -> None:
         """Take the next point.
@@ -38,8 +39,8 @@ class Curve:
         """
         point: Point = (step, shortened(value) if math.isfinite(value) else None)
         self._last = point
-        if point[1] is not None and (self._lowest is None or point[1] < _value(self._lowest)):
-            self._lowest = point
+        if point[1] is not None and point[1] < self._lowest_value:
+            self._lowest, self._lowest_value = point, point[1]
         if self._group_size == 1:
             self._points.append(point)
         else:
@@ -82,18 +83,20 @@ class Curve:
 
 def extremes(points: Sequence[Point]) -> list[Point]:
     """Return the smallest and the largest of some points, in their order."""
-    finite = [point for point in points if point[1] is not None]
-    if not finite:
+    low = high = -1
+    lowest, highest = math.inf, -math.inf
+    for place, (_, value) in enumerate(points):
+        if value is None:
+            continue
+        if value < lowest:
+            low, lowest = place, value
+        if value > highest:
+            high, highest = place, value
+    if low < 0:
         return list(points[:1])
-    low = min(finite, key=_value)
-    high = max(finite, key=_value)
-    if low is high:
-        return [low]
-    return sorted((low, high))
-
-
-def _value(point: Point) -> float:
-    return point[1] if point[1] is not None else math.nan
+    if low == high:
+        return [points[low]]
+    return [points[low], points[high]] if low < high else [points[high], points[low]]
 
 
 def decimate(points: Sequence[Point], limit: int) -> list[Point]:
