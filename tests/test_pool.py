@@ -156,6 +156,24 @@ def test_the_owner_answers_on_its_socket(pool: Pool) -> None:
         endpoint.ask("/nonexistent/owner.sock", "status")
 
 
+def test_a_pool_ends_without_a_word_while_somebody_is_connected_to_its_socket() -> None:
+    program = (
+        "import socket, jupyter_mgpu as mgpu\n"
+        "pool = mgpu.parpool(1)\n"
+        "asker = socket.socket(socket.AF_UNIX)\n"
+        "asker.connect(str(pool.owner.socket))\n"
+        'asker.sendall(b\'{"op": "status"}\\n\')\n'
+        "assert b'value' in asker.recv(10_000)\n"
+        "pool.shutdown()\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 OWNER_PROGRAM = """
 import sys, tempfile
 from pathlib import Path

@@ -28,6 +28,8 @@ async def serve(path: Path, operations: dict[str, Operation]) -> asyncio.Abstrac
                 await writer.drain()
         except ConnectionError:
             return  # the asker went away
+        except asyncio.CancelledError:
+            return  # the pool has ended; Python 3.11 would log that as an error
         finally:
             writer.close()
 
