@@ -12,6 +12,7 @@
   + QueueClosedError     a DataQueue was closed
   + AttachError          there is no kept pool of that name, or another kernel has it
   + PoolStartError       an engine did not come up; its last lines are told
+    - HostUnreachableError   its host does not answer
   + EngineDiedError      an engine exited before it replied
   + SendingError         a cell cannot be sent: both sides changed a name, or a name was lost
   + PackingError         an object cannot be pickled or unpickled; its path is told (a TypeError)
@@ -96,6 +97,18 @@ class PoolStartError(MgpuError):
 
 class AttachError(MgpuError):
     """A kept pool cannot be attached: there is none of that name, or another kernel has it."""
+
+
+class HostUnreachableError(PoolStartError):
+    """A host does not answer, which may pass.
+
+    Attributes:
+        host: Its name.
+    """
+
+    def __init__(self, message: str, *, host: str) -> None:
+        self.host = host
+        super().__init__(message)
 
 
 class EngineDiedError(MgpuError):

@@ -10,9 +10,11 @@ from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Request, check_request
 from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
 from jupyter_mgpu.opening import (
+    FAR_KINDS,
     PoolOptions,
     attach_pool,
     kept_pool,
+    open_far_pool,
     open_kept_pool,
     open_pool,
     resize,
@@ -41,7 +43,7 @@ def parpool(
     restart: bool = False,
     keep: bool = False,
     attach: str | None = None,
-    cluster: str | None = None,
+    cluster: str | ClusterDescription | None = None,
     profile: str | None = None,
     start_timeout: float = 60.0,
 ) -> Pool:
@@ -66,7 +68,8 @@ def parpool(
             a kept pool of that name which no kernel has is attached instead.
         attach: The name of a kept pool to attach this kernel to; it is taken as it is.
         cluster: Where the engines run: a cluster of the clusters file, "local", "slurm", "mpi" or
-            the name of an ipyparallel launcher. Other kinds than local are refused for now.
+            the name of an ipyparallel launcher; or a description. Kinds other than local and ssh
+            are refused for now.
         profile: An existing ipyparallel profile that says where they run.
         start_timeout: Seconds that an engine may take to start.
 
@@ -86,7 +89,7 @@ def parpool(
         asked = {"N": n, "gpus": gpus, "name": name, "restart": restart or None, "cluster": cluster}
         return _attach(attach, options, [option for option, v in asked.items() if v is not None])
     description = _describe_cluster(cluster, profile)
-    if description is not None and description.kind != "local":
+    if description is not None and description.kind not in (*FAR_KINDS, "local"):
         raise SelectionError(
             f"The cluster {description.name!r} is of kind {description.kind} "
             f"({description.source}), but {_SOON}."
@@ -111,6 +114,9 @@ def parpool(
     if restart:
         _stop(request.pool, keep=keep)
     pool = find_pool(request.pool)
+    if description is not None and description.kind in FAR_KINDS:
+        _refuse_keep(description, keep=keep)
+        return open_far_pool(request, options, description, pool)
     if keep:
         pool = _kept(pool, request.pool)
     if pool is None:
@@ -182,8 +188,20 @@ def pool_named(name: str | None) -> Pool:
     return pool
 
 
-def _describe_cluster(cluster: str | None, profile: str | None) -> ClusterDescription | None:
+def _refuse_keep(description: ClusterDescription, *, keep: bool) -> None:
+    if keep:
+        raise SelectionError(
+            f"--keep was asked for on the cluster {description.name!r}, but pools on other hosts "
+            "end with their kernel so far. Leave it out."
+        )
+
+
+def _describe_cluster(
+    cluster: str | ClusterDescription | None, profile: str | None
+) -> ClusterDescription | None:
     """Look up where the engines run; None for this machine."""
+    if isinstance(cluster, ClusterDescription):
+        return cluster
     if cluster is not None and profile is not None:
         raise SelectionError(
             f"--cluster {cluster} and --profile {profile} were both asked for; give one of them."

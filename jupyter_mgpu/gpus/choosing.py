@@ -18,12 +18,17 @@ from jupyter_mgpu.nvml import NO_LIBRARY, Inventory, read_inventory
 WAYS_OUT = "Choose other GPUs, wait for them with --wait, or share them with --share."
 
 
-def choose(request: Request, book: LeaseBook | None = None) -> Choice:
+def choose(request: Request, book: LeaseBook | None = None, *, takes_leases: bool = True) -> Choice:
     """Choose and lease the devices for a pool.
 
     A GPU is free without a live lease, without a compute process of somebody else, and with less
     than 500 MiB in use where the driver lists no process. The notebook's own GPU counts as free,
     comes last and is told.
+
+    Args:
+        request: What is wanted.
+        book: The leases; this host's by default.
+        takes_leases: False only to see what could be had, as another process will lease it.
 
     Raises:
         SelectionError: If the request cannot be met on this machine.
@@ -45,7 +50,8 @@ def choose(request: Request, book: LeaseBook | None = None) -> Choice:
                 f"alone, unless {book.folder} is shared with them."
             )
         # Last: nothing that an interrupt could hit may lie between the leases and their choice.
-        slots = make_slots(request, [usage.device for usage in picked], inventory, book)
+        chosen = [usage.device for usage in picked]
+        slots = make_slots(request, chosen, inventory, book if takes_leases else None)
         return Choice(slots, tuple(sentences), inventory)
 
 

@@ -17,6 +17,7 @@ class Request:
         visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool in rank order.
         pool: The pool's name, for the lease.
         first_rank: The first new rank, for a pool that grows.
+        cluster: The cluster that its engines run on; None for this machine.
     """
 
     n: int | tuple[int, int] | None = None
@@ -29,6 +30,7 @@ class Request:
     notebook: str | None = None
     kernel_id: str | None = None
     first_rank: int = 0
+    cluster: str | None = None
 
     @property
     def smallest(self) -> int:

@@ -75,9 +75,9 @@ class Choice:
 
 
 def make_slots(
-    request: Request, devices: Sequence[Device], inventory: Inventory, book: LeaseBook
+    request: Request, devices: Sequence[Device], inventory: Inventory, book: LeaseBook | None
 ) -> tuple[Slot, ...]:
-    """Divide devices among engines, in rank order, and lease them."""
+    """Divide devices among engines, in rank order, and lease them if there is a book for that."""
     number = request.num_engines(len(devices))
     number = min(number, request.largest or number)
     width = request.gpus_per_engine
@@ -88,6 +88,10 @@ def make_slots(
         for rank, share in enumerate(shares, start=request.first_rank):
             visible = everything if request.visible == "pool" else share
             _check_instances(visible)
+            environment = pin(visible, inventory)
+            if book is None:
+                slots.append(Slot(rank, share, visible, environment))
+                continue
             claim = book.claim(
                 [device.uuid for device in share],
                 rank=rank,
@@ -96,7 +100,6 @@ def make_slots(
                 kernel_id=request.kernel_id,
             )
             undo.callback(claim.drop)
-            environment = pin(visible, inventory)
             environment[PATHS_VARIABLE] = os.pathsep.join(str(path) for path in claim.paths)
             slots.append(Slot(rank, share, visible, environment, claim))
         undo.pop_all()

@@ -9,6 +9,7 @@ the locks of its leases. Without the owner for `lifeline.AWAY_S` it ends the eng
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import shutil
@@ -16,14 +17,17 @@ import signal
 import socket
 import tempfile
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from jupyter_mgpu import curve
-from jupyter_mgpu.on_engine import guard, lifeline
+from jupyter_mgpu import cuda, curve
+from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.errors import MgpuError
+from jupyter_mgpu.on_engine import guard, lifeline, remote_leases
 from jupyter_mgpu.wire import decode, encode
 
 LAST_BYTES = 8192
@@ -82,16 +86,21 @@ class _Guard:
         self._monitor = self._line.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
-        self._line.connect(os.environ[lifeline.URL_VARIABLE])
         self._away_since: float | None = time.monotonic()
         self._is_asked_to_end = False
+        self._refusal: str | None = None
+        self._proof: Future[cuda.Answer] | None = None
+        self._proven = os.eventfd(0)
 
     def run(self) -> None:
         """Watch until the engine has ended, or has to be."""
+        self._take_leases()
+        self._line.connect(os.environ[lifeline.URL_VARIABLE])
+        self._ask_for_proof()
         for signum in _EXITS:  # a scheduler that ends the job, or an administrator
             signal.signal(signum, self._on_exit_signal)
         poller = zmq.Poller()
-        for watched in (self._line, self._monitor, self._ended):
+        for watched in (self._line, self._monitor, self._ended, self._proven):
             poller.register(watched, zmq.POLLIN)
         while not self._is_over():
             ready = dict(poller.poll(int(lifeline.BEAT_S * 1000)))
@@ -99,9 +108,34 @@ class _Guard:
                 self._note_connection()
             if self._line in ready:
                 self._obey()
+            if self._proven in ready:
+                self._tell_proof()
             if not ready:
                 self._say("beat", rss_bytes=self._rss_bytes())
         self._end_engine()
+
+    def _take_leases(self) -> None:
+        """Lease the engine's GPUs; where others have them by now, it may not start."""
+        wish = os.environ.get(remote_leases.VARIABLE)
+        if wish:
+            try:
+                self._claim = remote_leases.take(json.loads(wish))
+            except MgpuError as error:
+                self._refusal = str(error)
+
+    def _ask_for_proof(self) -> None:
+        """Ask CUDA, in a child with the engine's environment, which GPUs it shows."""
+        if remote_leases.VARIABLE not in os.environ:
+            return
+        environment = dict(os.environ)
+        self._proof = call_in_thread(lambda: cuda.visible_uuids([environment])[0], "mgpu-proof")
+        self._proof.add_done_callback(lambda _: os.eventfd_write(self._proven, 1))
+
+    def _tell_proof(self) -> None:
+        os.eventfd_read(self._proven)
+        if self._proof is not None:
+            answer = self._proof.result()
+            self._say("proof", uuids=answer.uuids, why=answer.why_unknown)
 
     def _on_exit_signal(self, _signum: int, _frame: Any) -> None:
         self._is_asked_to_end = True
@@ -119,6 +153,9 @@ class _Guard:
             self._away_since = self._away_since or time.monotonic()
         else:
             self._away_since = None
+            if self._refusal is not None:
+                self._say("refused", message=self._refusal)
+                self._is_asked_to_end = True
             self._say("hello", pid=self._engine, host=socket.gethostname())
 
     def _obey(self) -> None:

@@ -38,9 +38,12 @@ def _address_of(any_socket: socket.socket, name: str) -> str | None:
 def choose_interfaces(environment: MutableMapping[str, str] = os.environ) -> None:
     """Have gloo and NCCL use the interface that leads to MASTER_ADDR, if nobody has chosen one.
 
+    MGPU_ADDRESS, this host's own address among the pool's, wins over that.
+
     They would look up the host's name, which may lead nowhere or to another network.
     """
-    name = interface_towards(environment.get("MASTER_ADDR", "127.0.0.1"))
+    master = environment.get("MASTER_ADDR", "127.0.0.1")
+    name = interface_towards(environment.get("MGPU_ADDRESS") or master)
     if name is not None:
         for variable in VARIABLES:
             environment.setdefault(variable, name)

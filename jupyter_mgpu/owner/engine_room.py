@@ -111,7 +111,7 @@ class EngineRoom:
         process.watch(functools.partial(self._on_exit, engine))
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                await asyncio.gather(engine.hello.wait(), self._prove(engine))
+                await asyncio.gather(engine.hello.wait(), process.ready(), self._prove(engine))
         except TimeoutError:
             words = self._last_words(engine, process)
             pid = process.pid
@@ -127,6 +127,11 @@ class EngineRoom:
 
     async def _prove(self, engine: EngineRecord) -> None:
         """Ask CUDA, in a child with the engine's environment, which GPUs it would get."""
+        if engine.plan.judge is not None and engine.process is not None:
+            proof = engine.plan.judge(await engine.process.visible_gpus())
+            engine.proven, error = proof
+            if error is not None:
+                raise PoolStartError(error)
         if engine.plan.prove is not None:
             # It may hang in the driver: nothing ever waits for its thread.
             answer = call_in_thread(engine.plan.prove, "mgpu-proof")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from jupyter_mgpu import cuda
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.transport.placement import Placement
@@ -24,6 +25,7 @@ class EnginePlan:
         prove: Asks CUDA itself whether the pin is right: an answer, and the error if it is
             wrong. None for a CPU engine.
         placement: Where it runs, if not on this machine.
+        judge: Says what the answer of CUDA there proves, in place of `prove`.
         place: Its place among the pool's hosts; None where there is one.
     """
 
@@ -34,6 +36,7 @@ class EnginePlan:
     gpu_uuids: tuple[str, ...] = ()
     prove: Callable[[], tuple[bool, str | None]] | None = None
     placement: Placement | None = None
+    judge: Callable[[cuda.Answer], tuple[bool, str | None]] | None = None
     place: HostPlace | None = None
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_mgpu import cuda
 from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.placement import Launched
 from jupyter_mgpu.wire import Header
@@ -38,6 +39,7 @@ class FarProcess:
         self._ticks_killed: int | None = None
         self._on_exit: Callable[[], None] | None = None
         self._guard: asyncio.Future[None] = loop.create_future()
+        self._gpus: asyncio.Future[cuda.Answer] = loop.create_future()
 
     def watch(self, on_exit: Callable[[], None]) -> None:  # noqa: D102 - as in EngineProcess
         self._on_exit = on_exit
@@ -57,6 +59,12 @@ class FarProcess:
                 self._tell({"op": "kill"})
             elif self.launched is not None:
                 self.launched.kill()
+
+    async def ready(self) -> None:  # noqa: D102 - as in EngineProcess
+        await asyncio.shield(self._guard)
+
+    async def visible_gpus(self) -> cuda.Answer:  # noqa: D102 - as in EngineProcess
+        return await asyncio.shield(self._gpus)
 
     def exit_code(self) -> int | None:  # noqa: D102 - as in EngineProcess
         return self._code
@@ -80,6 +88,11 @@ class FarProcess:
                 self._tell({"op": "kill"})
         elif operation == "beat":
             self.rss_bytes = header["rss_bytes"]
+        elif operation == "proof":
+            uuids = header["uuids"]
+            self._answer(cuda.Answer(None if uuids is None else tuple(uuids), header["why"]))
+        elif operation == "refused":
+            self.lost = f"was not started: {header['message']}"
         elif operation == "ended":
             self._code = header["code"]
             self.last_words = header["words"]
@@ -106,7 +119,14 @@ class FarProcess:
     def _end(self) -> None:
         if self._is_alive:
             self._is_alive = False
+            if not self._guard.done():
+                self._guard.set_result(None)
+            self._answer(cuda.Answer(None, "the engine has ended"))
             self._report()
+
+    def _answer(self, answer: cuda.Answer) -> None:
+        if not self._gpus.done():
+            self._gpus.set_result(answer)
 
     def _report(self) -> None:
         if self._on_exit is not None:

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from jupyter_mgpu import cuda
+
 
 class EngineProcess(Protocol):
     """One started engine process, here or on another host.
@@ -37,6 +39,12 @@ class EngineProcess(Protocol):
 
     def kill(self) -> None:
         """End it and its children at once; also when it is stopped (SIGSTOP)."""
+
+    async def ready(self) -> None:
+        """Wait until its guard watches it, or it has ended."""
+
+    async def visible_gpus(self) -> cuda.Answer:
+        """Wait for what CUDA shows it; only of another host, and asked for by its environment."""
 
     def exit_code(self) -> int | None:
         """Return how it ended: a code, a negative signal number, or None where nobody knows."""
@@ -79,6 +87,12 @@ class LocalProcess:
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
+
+    async def ready(self) -> None:  # noqa: D102 - as in EngineProcess
+        return
+
+    async def visible_gpus(self) -> cuda.Answer:  # noqa: D102 - as in EngineProcess
+        return cuda.Answer(None, "on this machine the pool asks itself")
 
     def exit_code(self) -> int | None:  # noqa: D102 - as in EngineProcess
         return self._launcher.reap()  # type: ignore[no-any-return]

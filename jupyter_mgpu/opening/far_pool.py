@@ -1,0 +1,105 @@
+"""Opens a pool whose engines run on other hosts, whatever starts them there."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+
+from jupyter_mgpu import notebook, pools
+from jupyter_mgpu.clusters import ClusterDescription
+from jupyter_mgpu.errors import SelectionError
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.opening.far_plan import FarPlan
+from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
+from jupyter_mgpu.opening.ssh_plan import plan_ssh_pool
+from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.owner import Owner
+from jupyter_mgpu.owner.plans import PoolPlan
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.rendezvous import Rendezvous
+from jupyter_mgpu.sending import Sender
+
+Planner = Callable[[Request, ClusterDescription, Path], FarPlan]
+"""Finds out what there is, and plans the engines; may use the pool's folder for its sockets."""
+
+FAR_KINDS: dict[str, Planner] = {"ssh": plan_ssh_pool}
+"""What plans a pool of each kind of cluster."""
+
+
+def open_far_pool(
+    request: Request, options: PoolOptions, description: ClusterDescription, found: Pool | None
+) -> Pool:
+    """Open a pool on a cluster, or return the one that is open there.
+
+    Raises:
+        SelectionError: If the engines or GPUs asked for cannot be had.
+        PoolStartError: If an engine does not come up; it names the host.
+    """
+    _check(request)
+    if found is not None:
+        return _check_found(request, found, description)
+    folder = private_folder()
+    plan: FarPlan | None = None
+    try:
+        plan = FAR_KINDS[description.kind](request, description, folder)
+        for sentence in plan.sentences:
+            notices.say(sentence)
+        pool = Pool(
+            partial(Owner, _plan_pool(request, options, description, plan, folder)),
+            request=replace(request, cluster=description.name),
+            claims=plan.claims,
+            sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
+            say=notices.say,
+            on_end=pools.unregister,
+        )
+        notebook.watch_cells(pools.on_cell)
+        pool.start()
+        pools.register(pool)
+    except BaseException:
+        if plan is not None:
+            plan.drop()
+        rmtree(folder, ignore_errors=True)
+        raise
+    return pool
+
+
+def _plan_pool(
+    request: Request,
+    options: PoolOptions,
+    description: ClusterDescription,
+    plan: FarPlan,
+    folder: Path,
+) -> PoolPlan:
+    return PoolPlan(
+        name=request.pool,
+        engines=plan.engines,
+        folder=folder,
+        rendezvous=Rendezvous(plan.address, run_id=plan.run_id),
+        kernel_id=request.kernel_id,
+        notebook=request.notebook,
+        idle_timeout_s=options.idle_timeout_s,
+        visible=request.visible,
+        shares_gpu=request.per_gpu > 1,
+        start_timeout_s=description.start_timeout_s or options.start_timeout_s,
+    )
+
+
+def _check(request: Request) -> None:
+    if request.gpus is not None:
+        raise SelectionError(
+            f"--gpus {request.gpus} was asked for, but the hosts of a cluster have GPUs of their "
+            "own: name them in the cluster's description, as `gpus` of each host."
+        )
+
+
+def _check_found(request: Request, found: Pool, description: ClusterDescription) -> Pool:
+    sizes = range(request.smallest, (request.largest or found.size) + 1)
+    if found.request.cluster == description.name and found.size in sizes:
+        return found
+    raise SelectionError(
+        f"The pool {found.name!r} is open with {found.size} engines"
+        f"{'' if found.request.cluster is None else f' on the cluster {found.request.cluster!r}'}. "
+        "Pools on clusters keep their size: add --restart to end it first, or another --name to "
+        "have both."
+    )

@@ -1,0 +1,279 @@
+"""Plans a pool over ssh: what each host has, which engines run there, and where they all meet."""
+
+import contextlib
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_mgpu import cuda
+from jupyter_mgpu import gpus as devices
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+from jupyter_mgpu.engines import HostPlace
+from jupyter_mgpu.errors import PoolStartError, SelectionError
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.leases import Claim
+from jupyter_mgpu.on_engine import remote_leases, warning_filters
+from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
+from jupyter_mgpu.opening.far_plan import FarPlan
+from jupyter_mgpu.owner.plans import EnginePlan
+from jupyter_mgpu.transport.host_reach import Asked, Reached, reach
+from jupyter_mgpu.transport.launch_ssh import SshLauncher
+from jupyter_mgpu.transport.placement import Placement
+from jupyter_mgpu.transport.ssh_connection import SshConnection, SshTarget
+
+TUNNEL_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One host with what it has for the pool."""
+
+    host: HostDescription
+    reached: Reached
+    launcher: SshLauncher
+    slots: Sequence[dict[str, Any]]
+
+
+def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Path) -> FarPlan:
+    """Reach the hosts of a description, and plan the engines on them.
+
+    Raises:
+        HostUnreachableError: If a host does not answer.
+        PoolStartError: If engines cannot run on one; it says why.
+        SelectionError: If there are fewer engines than asked for.
+    """
+    options = description.options if isinstance(description.options, SshOptions) else SshOptions()
+    far = [host for host in description.hosts if not host.is_local]
+    with contextlib.ExitStack() as undo:
+        asked = []
+        for number, host in enumerate(far):
+            target = SshTarget(host.name, host.ssh, _arguments(options))
+            connection = SshConnection(target, folder / f"c{number}")
+            undo.callback(connection.close)
+            asked.append(Asked(connection, _python(host, description), _wish(request, host)))
+        answers, address = _reach(asked, description, is_tunnel=options.tunnel)
+        is_tunnel = address == TUNNEL_ADDRESS
+        names = [host.name for host in far]
+        shares = _divide(request, description.hosts, dict(zip(names, answers, strict=True)))
+        found = {
+            host.name: _Found(
+                host,
+                answer,
+                SshLauncher(ask.connection, ask.python, tunnel=is_tunnel),
+                shares[host.name],
+            )
+            for host, ask, answer in zip(far, asked, answers, strict=True)
+        }
+        plan = _plan(request, description, found, address)
+        return replace(plan, on_drop=undo.pop_all().close)
+
+
+def _arguments(options: SshOptions) -> tuple[str, ...]:
+    config = ("-F", str(options.config)) if options.config is not None else ()
+    port = ("-p", str(options.port)) if options.port is not None else ()
+    return (*config, *port, *options.options)
+
+
+def _python(host: HostDescription, description: ClusterDescription) -> str:
+    return host.python or description.python or sys.executable
+
+
+def _wish(request: Request, host: HostDescription) -> dict[str, Any]:
+    """Say what a host is asked for: all that it may give, since others may give less."""
+    fields = ("per_gpu", "gpus_per_engine", "share", "visible", "pool")
+    wish = {field: getattr(request, field) for field in fields}
+    return {**wish, "n": host.engines, "gpus": host.gpus}
+
+
+def _reach(
+    asked: Sequence[Asked], description: ClusterDescription, *, is_tunnel: bool
+) -> tuple[list[Reached], str]:
+    """Ask the hosts, and find the address of this machine that leads from all of them to here."""
+    here = Path.cwd()
+    answers = reach(asked, description.address, here)
+    if is_tunnel:
+        return answers, TUNNEL_ADDRESS
+    addresses = {answer.caller for answer in answers}
+    if len(addresses) > 1:  # each has found its own: one of them may do for all
+        for candidate in filter(None, addresses):
+            answers = reach(asked, candidate, here)
+            addresses = {answer.caller for answer in answers}
+            if addresses == {candidate}:
+                break
+    if len(addresses) == 1 and (address := next(iter(addresses))) is not None:
+        return answers, address
+    lost = [
+        ask.connection.target.host
+        for ask, answer in zip(asked, answers, strict=True)
+        if answer.caller is None
+    ]
+    if description.address is not None:
+        raise PoolStartError(
+            f"{', '.join(lost)} cannot connect to {description.address}, which the description "
+            "gives as this machine's address. Correct it, open the way, or set `tunnel = true`."
+        )
+    return answers, TUNNEL_ADDRESS
+
+
+def _divide(
+    request: Request,
+    hosts: Sequence[HostDescription],
+    answers: Mapping[str, Reached],
+) -> dict[str, list[dict[str, Any]]]:
+    """Choose how many engines each host gets: those that come first as many as they have."""
+    slots = {name: list(answer.slots) for name, answer in answers.items()}
+    elastic = [
+        host.name
+        for host in hosts
+        if host.name in slots and host.engines is None and not _has_gpus(slots[host.name])
+    ]
+    wanted = request.largest
+    if wanted is not None and elastic:  # CPU engines, as many as you like: the same number each
+        fixed = sum(len(share) for name, share in slots.items() if name not in elastic)
+        for place, name in enumerate(elastic):
+            number = max(0, wanted - fixed + len(elastic) - 1 - place) // len(elastic)
+            slots[name] = slots[name][:1] * number
+    left = wanted if wanted is not None else sys.maxsize
+    for name in slots:
+        slots[name] = slots[name][:left]
+        left -= len(slots[name])
+    total = sum(map(len, slots.values()))
+    if total < request.smallest and not any(host.is_local for host in hosts):
+        each = ", ".join(f"{name}: {len(share)}" for name, share in slots.items())
+        raise SelectionError(
+            f"{request.smallest} engines were asked for, but the hosts have {total} ({each}). "
+            "Ask for fewer, or set `engines` of the hosts in the cluster's description."
+        )
+    return slots
+
+
+def _has_gpus(slots: Sequence[dict[str, Any]]) -> bool:
+    return any(slot["uuids"] for slot in slots)
+
+
+def _plan(
+    request: Request,
+    description: ClusterDescription,
+    found: Mapping[str, _Found],
+    address: str,
+) -> FarPlan:
+    run_id = uuid.uuid4().hex
+    engines: list[EnginePlan] = []
+    claims: dict[int, Claim] = {}
+    sentences: list[str] = []
+    try:
+        for group, host in enumerate(description.hosts):
+            plans: Sequence[EnginePlan]
+            if host.name in found:
+                plans = _plan_host(request, description, found[host.name], len(engines), run_id)
+                sentences += _tell(found[host.name])
+            else:
+                plans, own = _plan_local(request, host, len(engines))
+                claims |= own
+            engines += [
+                replace(plan, place=HostPlace(place, len(plans), group, len(description.hosts)))
+                for place, plan in enumerate(plans)
+            ]
+    except BaseException:
+        for claim in claims.values():
+            claim.drop()
+        raise
+    if address == TUNNEL_ADDRESS:
+        sentences.append(
+            "The hosts reach this machine through ssh only, so collectives work between engines "
+            "of one host alone."
+        )
+    return FarPlan(tuple(engines), address, run_id, tuple(sentences), claims)
+
+
+def _tell(found: _Found) -> list[str]:
+    told = [f"{found.host.name}: {sentence}" for sentence in found.reached.sentences]
+    if not found.reached.shares_files:
+        told.append(
+            f"{found.host.name} does not see the notebook's folder: modules beside the notebook "
+            "must be installed there."
+        )
+    return told
+
+
+def _plan_local(
+    request: Request, host: HostDescription, first_rank: int
+) -> tuple[Sequence[EnginePlan], dict[int, Claim]]:
+    """Plan the engines of this machine itself."""
+    left = None if request.largest is None else max(0, request.largest - first_rank)
+    number = host.engines if host.engines is not None else left
+    if number == 0:
+        return (), {}
+    wish = replace(request, n=number, gpus=host.gpus, first_rank=first_rank)
+    choice = devices.choose(wish)
+    return plan_engines(choice, len(choice.slots)), claims_of(choice)
+
+
+def _plan_host(
+    request: Request,
+    description: ClusterDescription,
+    found: _Found,
+    first_rank: int,
+    run_id: str,
+) -> list[EnginePlan]:
+    threads = max(1, found.reached.num_cores // max(1, len(found.slots)))
+    host = found.host
+    common = {
+        warning_filters.VARIABLE: warning_filters.describe(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        **description.environment,
+        **host.environment,
+    }
+    if host.address is not None:
+        common["MGPU_ADDRESS"] = host.address
+    if folder := host.folder or description.folder:
+        common["MGPU_FOLDER"] = folder
+    plans = []
+    for rank, slot in enumerate(found.slots, start=first_rank):
+        environment = {**common, **slot["environment"]}
+        if slot["uuids"]:
+            wish: remote_leases.Wish = {
+                "gpu_uuids": slot["uuids"],
+                "rank": rank,
+                "pool": request.pool,
+                "run_id": run_id,
+                "notebook": request.notebook,
+                "shares": request.share,
+            }
+            environment[remote_leases.VARIABLE] = json.dumps(wish)
+        plans.append(
+            EnginePlan(
+                rank=rank,
+                device=slot["device"],
+                torch_device=f"cuda:{slot['place']}" if slot["uuids"] else "cpu",
+                environment=environment,
+                gpu_uuids=tuple(slot["uuids"]),
+                placement=Placement(host.name, found.launcher),
+                judge=_judge(rank, host.name, slot) if slot["uuids"] else None,
+            )
+        )
+    return plans
+
+
+def _judge(
+    rank: int, host: str, slot: Mapping[str, Any]
+) -> Callable[[cuda.Answer], tuple[bool, str | None]]:
+    """Make what compares the GPUs that CUDA shows on a host with those that it should show."""
+    expected = tuple(cuda.bare_uuid(uuid) for uuid in slot["visible"])
+
+    def judge(answer: cuda.Answer) -> tuple[bool, str | None]:
+        if answer.uuids is None:
+            return False, None
+        if answer.uuids == expected:
+            return True, None
+        return False, (
+            f"Rank {rank} should run on {slot['device']} of {host}, but CUDA shows it "
+            f"{', '.join(answer.uuids) or 'no GPU'}. Look at the CUDA variables there."
+        )
+
+    return judge
