@@ -19,6 +19,7 @@ if [ -n "${CI:-}" ]; then
     have munged || packages="$packages munge"
     have sshd || packages="$packages openssh-server"
     have ssh || packages="$packages openssh-client"
+    have ip || packages="$packages iproute2"
     have mpirun || packages="$packages openmpi-bin"
 fi
 [ -n "$packages" ] || exit 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.owner.engine_record import (
     Death,
     EngineRecord,
@@ -20,6 +20,9 @@ from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.transport.processes import EngineProcess
 
 MAX_FAILED_STARTS = 3
+UNREACHABLE_S = 15 * 60.0
+"""So long a host that does not answer is tried again before its engine is given up."""
+UNREACHABLE_PAUSE_S = 3.0
 
 Environment = Callable[[EngineRecord], dict[str, str]]
 """Makes the rendezvous variables of an engine that is about to start."""
@@ -197,11 +200,17 @@ class EngineRoom:
     async def _try_to_replace(self, engine: EngineRecord) -> None:
         """Start a new engine on the same rank and device, in a few tries."""
         why = ""
+        deadline_s = self._loop.time() + UNREACHABLE_S
         while engine.failed_starts < MAX_FAILED_STARTS:
             engine.starts += 1
             engine.doom = None
             try:
                 await self._start(engine)
+            except HostUnreachableError as error:  # it may come back: that is no failed start
+                engine.failed_starts += self._loop.time() > deadline_s
+                why = str(error)
+                self._end_process(engine)
+                await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (PoolStartError, OSError) as error:  # it dies, or there can be no process
                 engine.failed_starts += 1
                 why = str(error)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.transport import host_probe
 from jupyter_mgpu.transport.ssh_connection import SshConnection
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -145,7 +147,7 @@ def _explain(host: str, python: str, words: str) -> PoolStartError:
     if "No module named 'jupyter_mgpu'" in words or "No module named jupyter_mgpu" in words:
         return PoolStartError(
             f"{python} on {host} does not have the package jupyter_mgpu. Install version "
-            f"{host_probe.facts()['packages']['jupyter_mgpu']} there: {python} -m pip install jupyter_mgpu"
+            f"{metadata.version('jupyter_mgpu')} there: {python} -m pip install jupyter_mgpu"
         )
     if "not found" in words or "No such file" in words:
         return PoolStartError(

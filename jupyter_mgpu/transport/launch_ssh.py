@@ -11,22 +11,29 @@ from ipyparallel.cluster.launcher import SSHEngineLauncher
 from ipyparallel.cluster.shellcmd import ShellCommandSend
 
 from jupyter_mgpu.daemon_thread import call_in_thread
-from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.on_engine import lifeline, orders
 from jupyter_mgpu.transport.placement import Order
-from jupyter_mgpu.transport.ssh_connection import SshConnection
+from jupyter_mgpu.transport.ssh_connection import CONNECTION_LOST, SshConnection
 
 MOST_AT_ONCE = 8
 """sshd grants 10 sessions in a connection by default (MaxSessions)."""
+
+
+class _QuietSender(ShellCommandSend):
+    """Sends commands to a host, and shows the notebook nothing of what ssh says."""
+
+    def _check_output(self, cmd: list[str], **options: Any) -> Any:
+        return super()._check_output(cmd, stderr=subprocess.PIPE, **options)
 
 
 class PoolSshEngineLauncher(SSHEngineLauncher):
     """Starts one engine: one command over ssh, no files, nobody who asks whether it still runs."""
 
     @property
-    def ssh_sender(self) -> ShellCommandSend:
+    def ssh_sender(self) -> _QuietSender:
         """What sends commands; the base would first ask which shell and Python there are."""
-        sender = ShellCommandSend(
+        sender = _QuietSender(
             *(self.ssh_cmd, [*self.ssh_args, self.location], self.remote_python),
             initialize=False,
             send_receiver_code=True,  # else ipyparallel would be imported there each time
@@ -78,10 +85,16 @@ class SshLauncher:
         try:
             launcher.start()
         except (subprocess.CalledProcessError, RuntimeError) as error:
+            if getattr(error, "returncode", None) == CONNECTION_LOST:
+                raise HostUnreachableError(
+                    f"The connection to {self._connection.target.host} was lost while the engine "
+                    f"of rank {order.rank} was started.",
+                    host=self._connection.target.host,
+                ) from error
             raise PoolStartError(
                 f"The engine of rank {order.rank} could not be started on "
-                f"{self._connection.target.host} with {self._python}: {error}. Try that Python "
-                "there by hand."
+                f"{self._connection.target.host} with {self._python}: "
+                f"{getattr(error, 'stderr', '') or error}. Try that Python there by hand."
             ) from error
         return launcher
 

@@ -1,24 +1,40 @@
 """One ssh connection to one host, over which all commands and forwarded ports go.
 
-The user's own ssh and ssh_config are used, without questions. The connection is a process that
-reads a pipe of ours: it ends with this process, however that ends, and leaves nothing behind.
+The user's own ssh and ssh_config are used, without questions. The connection is a process of this
+machine that ends with the one that made it, however that ends, and runs nothing on the host.
 """
 
 import contextlib
+import os
+import shutil
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 
 CONNECT_S = 10
 ALIVE_S, MISSED_ALIVE = 4, 2
 """A cut link ends the connection after the product of both."""
 COMMAND_S = 60.0
-_READY = "mgpu-is-connected"
+END_S = 2.0
+CONNECTION_LOST = 255
+"""What ssh itself exits with; else it is the command's exit code."""
 _LAST_LINES = 5
+_PAUSE_S = 0.01
+
+# The signal comes when the thread ends that started it, so that thread lives as long.
+_END_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+if os.getppid() == int(sys.argv[1]):
+    os.execvp("ssh", sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +65,7 @@ class SshConnection:
     def __init__(self, target: SshTarget, socket: Path) -> None:
         self.target = target
         self._socket = socket
-        self._master: subprocess.Popen[str] | None = None
+        self._master: _Master | None = None
         self._forwards: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -70,45 +86,29 @@ class SshConnection:
             PoolStartError: If it refuses; both say what to do.
         """
         with self._lock:
-            if self._master is None or self._master.poll() is not None:
+            if self._master is None or self._master.words is not None:
                 self._close()
                 self._connect()
 
     def _connect(self) -> None:
+        if shutil.which("ssh") is None:
+            raise PoolStartError(
+                f"{self.target.host} cannot be reached: there is no program ssh here. "
+                "Install OpenSSH's client."
+            )
         command = [
             *("ssh", *self.target.arguments),
             *("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
             *("-o", "ControlMaster=yes", "-o", f"ControlPath={self._socket}"),
-            *("-o", "ControlPersist=no", "-o", "ExitOnForwardFailure=yes", "-T"),
+            *("-o", "ControlPersist=no", "-o", "ForkAfterAuthentication=no", "-N", "-T"),
             *("-o", f"ServerAliveInterval={ALIVE_S}", "-o", f"ServerAliveCountMax={MISSED_ALIVE}"),
-            *(self.target.target, f"echo {_READY}; cat"),
+            self.target.target,
         ]
-        try:
-            self._master = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C in a terminal is for the kernel
-                text=True,
-            )
-        except FileNotFoundError:
-            raise PoolStartError(
-                f"{self.target.host} cannot be reached: there is no program ssh here. "
-                "Install OpenSSH's client."
-            ) from None
-        assert self._master.stdout is not None  # noqa: S101 - it is a pipe
-        for line in self._master.stdout:  # others are greetings
-            if _READY in line:
-                return
-        raise self._explain(self._end_of_master())
-
-    def _end_of_master(self) -> str:
-        master, self._master = self._master, None
-        if master is None:
-            return ""
-        _, words = master.communicate()
-        return words
+        self._master = _Master(command)
+        while not self._socket.exists():  # it makes that when it has been let in
+            if self._master.words is not None:
+                raise self._explain(self._master.words)
+            time.sleep(_PAUSE_S)
 
     def _explain(self, words: str) -> PoolStartError:
         """Turn ssh's last words into an error that says what to do."""
@@ -164,7 +164,7 @@ class SshConnection:
                 "its load, and try again.",
                 host=self.target.host,
             ) from None
-        if done.returncode == 255:
+        if done.returncode == CONNECTION_LOST:
             raise self._explain(done.stderr)
         return done
 
@@ -210,13 +210,45 @@ class SshConnection:
         master, self._master = self._master, None
         self._forwards.clear()
         if master is not None:
-            with contextlib.suppress(OSError):
-                master.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                master.communicate(timeout=2)
+            master.end()
         self._socket.unlink(missing_ok=True)  # one that was killed leaves it
 
     def close(self) -> None:
         """End the connection, and whatever is forwarded over it."""
         with self._lock:
             self._close()
+
+
+class _Master:
+    """The process that holds the connection, and the thread that waits for its end.
+
+    Attributes:
+        words: What it said before it ended; None while it runs.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.words: str | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = call_in_thread(lambda: self._hold(command), "mgpu-ssh")
+
+    def _hold(self, command: Sequence[str]) -> None:
+        words = ""
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C in a terminal is for the kernel
+                text=True,
+            )
+            _, words = self._process.communicate()
+        finally:
+            self.words = words
+
+    def end(self) -> None:
+        """End it, and wait for that."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                self._ended.result(END_S)

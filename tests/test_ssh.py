@@ -1,0 +1,316 @@
+"""Pools on hosts that are reached by ssh: namespaces of this machine, each with a real sshd."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from ssh_hosts import ADDRESS, Host, Hosts
+
+import jupyter_mgpu as mgpu
+from jupyter_mgpu import TrainingOptions, train
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+from jupyter_mgpu.errors import EngineDiedError, PoolStartError
+from jupyter_mgpu.pool import Pool
+from notebooks import wait_until
+
+pytestmark = pytest.mark.ssh
+
+
+def describe(hosts: Hosts, *chosen: HostDescription, **options: object) -> ClusterDescription:
+    """Describe a cluster of some hosts; of both by default, with one CPU engine each."""
+    chosen = chosen or tuple(one_engine(host) for host in (hosts.a, hosts.b))
+    return ClusterDescription(
+        "lab", "ssh", hosts=chosen, options=SshOptions(config=hosts.config, **options)
+    )
+
+
+def one_engine(host: Host, **fields: object) -> HostDescription:
+    return HostDescription(host.name, host.name, gpus="none", engines=1, **fields)
+
+
+@contextlib.contextmanager
+def opened(cluster: ClusterDescription, **options: object) -> Iterator[Pool]:
+    pool = mgpu.parpool(cluster=cluster, **{"name": "ssh", **options})
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait_for_tasks=False)
+
+
+@pytest.fixture(scope="module")
+def _duo(ssh_hosts: Hosts) -> Iterator[Pool]:
+    with opened(describe(ssh_hosts)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def duo(_duo: Pool) -> Iterator[Pool]:
+    """Rank 0 on hosta and rank 1 on hostb, both idle."""
+    wait_until(lambda: all(e.state == "idle" for e in _duo.engines), 30, "idle engines")
+    yield _duo
+    for future in _duo.tasks():
+        future.cancel()
+
+
+def test_engines_run_on_their_hosts_and_know_their_places(duo: Pool) -> None:
+    def tell() -> list[str]:
+        names = ("RANK", "MGPU_LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
+        return [socket.gethostname(), *(os.environ[name] for name in names)]
+
+    told = mgpu.spmd(tell)
+
+    assert list(told) == [
+        ["hosta", "0", "0", "0", ADDRESS, "eth0"],
+        ["hostb", "1", "0", "1", ADDRESS, "eth0"],
+    ]
+    assert [engine.host for engine in duo.engines] == ["hosta", "hostb"]
+
+
+@pytest.mark.usefixtures("duo")
+def test_collectives_and_training_work_over_hosts() -> None:
+    def total() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        value = torch.ones(3)
+        dist.all_reduce(value)
+        return value.sum().item()
+
+    assert list(mgpu.spmd(total)) == [6.0, 6.0]
+
+    torch.manual_seed(0)
+    data = (torch.randn(64, 4), torch.randn(64, 1))
+    options = TrainingOptions(execution_environment="parallel", max_epochs=2, mini_batch_size=16)
+    _, history = train(torch.nn.Linear(4, 1), data, torch.nn.MSELoss(), options)
+
+    assert len(history.steps) == 8
+
+
+def test_tasks_run_and_stop_and_the_group_works_again(duo: Pool) -> None:
+    def wait_for_the_other() -> None:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        if os.environ["RANK"] == "0":
+            dist.all_reduce(torch.ones(1))
+        else:
+            time.sleep(60)
+
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mgpu.spmd(wait_for_the_other)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ended.append(error)
+
+    cell = threading.Thread(target=run)
+    cell.start()
+    wait_until(lambda: all(e.state == "busy" for e in duo.engines), 10, "busy engines")
+    time.sleep(1)
+    begun_s = time.monotonic()
+    (task,) = duo.owner._core.scheduler.tasks.values()
+
+    duo.owner.interrupt(task.id)
+
+    cell.join(10)
+    wait_until(lambda: all(e.state == "idle" for e in duo.engines), 10, "idle engines")
+    assert time.monotonic() - begun_s < 3
+    assert isinstance(ended[0], KeyboardInterrupt)
+    assert [e.starts for e in duo.engines] == [0, 0]
+    test_engines_run_on_their_hosts_and_know_their_places(duo)
+
+
+def test_a_link_that_is_cut_for_three_seconds_loses_nothing(duo: Pool, ssh_hosts: Hosts) -> None:
+    starts = [engine.starts for engine in duo.engines]
+    slow = mgpu.parfeval_on_all(lambda: time.sleep(5) or os.environ["RANK"])
+
+    ssh_hosts.b.cut()
+    time.sleep(3)
+    ssh_hosts.b.mend()
+
+    assert [future.result(20) for future in slow] == ["0", "1"]
+    assert [engine.starts for engine in duo.engines] == starts
+
+
+def test_a_host_that_is_cut_off_is_named_frees_the_others_and_comes_back(
+    duo: Pool, ssh_hosts: Hosts
+) -> None:
+    def wait_in_a_collective() -> None:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        if os.environ["RANK"] == "1":
+            time.sleep(100)
+        dist.all_reduce(torch.ones(1))
+
+    mgpu.spmd(lambda: __import__("torch"))
+    was = ssh_hosts.b.programs()
+    begun: list[float] = []
+
+    def cut() -> None:
+        wait_until(lambda: all(e.state == "busy" for e in duo.engines), 10, "busy engines")
+        time.sleep(1)
+        ssh_hosts.b.cut()
+        begun.append(time.monotonic())
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        with pytest.raises(EngineDiedError, match="hostb") as raised:
+            mgpu.spmd(wait_in_a_collective)
+        assert time.monotonic() - begun[0] < 15
+        assert "rank 1" in str(raised.value)
+        wait_until(lambda: duo.engines[0].state == "idle", 5, "rank 0, freed")
+        wait_until(
+            lambda: not set(was) & set(ssh_hosts.b.programs()),
+            15 - (time.monotonic() - begun[0]) + 1,
+            "the end of the old engine on its own host",
+        )
+    finally:
+        cutter.join()
+        ssh_hosts.b.mend()
+
+    wait_until(lambda: duo.engines[1].state == "idle", 40, "an engine on the host that is back")
+    assert duo.engines[0].starts == 0
+    test_engines_run_on_their_hosts_and_know_their_places(duo)
+
+
+def test_a_killed_engine_is_replaced_on_its_host(duo: Pool) -> None:
+    starts = duo.engines[1].starts
+    begun_s = time.monotonic()
+
+    with pytest.raises(EngineDiedError, match=r"CPU on hostb.*SIGKILL"):
+        mgpu.spmd(lambda: os.kill(os.getpid(), 9) if os.environ["RANK"] == "1" else None)
+
+    assert time.monotonic() - begun_s < 2
+    wait_until(lambda: duo.engines[1].state == "idle", 20, "the next engine")
+    assert duo.engines[1].starts == starts + 1
+    test_engines_run_on_their_hosts_and_know_their_places(duo)
+
+
+def test_engines_outlive_their_sshd_and_one_is_started_again_after_it(
+    duo: Pool, ssh_hosts: Hosts
+) -> None:
+    starts = [engine.starts for engine in duo.engines]
+
+    ssh_hosts.b.kill_sshd()
+
+    assert list(mgpu.spmd(lambda: int(os.environ["RANK"]))) == [0, 1]
+    assert [engine.starts for engine in duo.engines] == starts
+    ssh_hosts.b.start_sshd()
+    duo.restart([1])
+    wait_until(lambda: duo.engines[1].starts > starts[1], 20, "a new engine")
+    wait_until(lambda: duo.engines[1].state == "idle", 20, "a new engine, idle")
+
+
+OWNER = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+import ctypes
+import jupyter_mgpu as mgpu
+hosts = tuple(HostDescription(n, n, gpus="none", engines=1) for n in ("hosta", "hostb"))
+options = SshOptions(config=Path({config!r}))
+pool = mgpu.parpool(cluster=ClusterDescription("lab", "ssh", hosts=hosts, options=options))
+mgpu.spmd(lambda: __import__("subprocess").Popen(["sleep", "600"]) and None)
+tasks = [mgpu.parfeval(lambda: ctypes.PyDLL(None).sleep(600)) for _ in range(2)]
+while not all(task.state == "running" for task in tasks): time.sleep(.01)
+print("BUSY", flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_on_any_host_when_the_kernel_is_killed(
+    ssh_hosts: Hosts, tmp_path: Path
+) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER.format(tests=str(Path(__file__).parent), config=str(ssh_hosts.config)))
+    hosts = (ssh_hosts.a, ssh_hosts.b)
+    before = [set(host.programs()) for host in hosts]
+    owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    try:
+        next(line for line in owner.stdout if line.startswith("BUSY"))
+        began = [set(host.programs()) - old for host, old in zip(hosts, before, strict=True)]
+        masters = [p.pid for p in psutil.Process(owner.pid).children() if p.name() == "ssh"]
+    finally:
+        owner.kill()
+        owner.wait()
+
+    def is_over() -> bool:
+        left = [new & set(host.programs()) for host, new in zip(hosts, began, strict=True)]
+        return not any(left) and not any(map(psutil.pid_exists, masters))
+
+    assert [len(new) for new in began] == [3, 3]
+    assert len(masters) == 2
+    wait_until(is_over, 15, "the end of everything on the hosts")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"ssh": "10.77.0.99"}, ["cannot be reached", "10.77.0.99"]),
+        ({"ssh": "nobody@hosta"}, ["refuses the login", "ssh-add"]),
+        ({"python": "/nowhere/python"}, ["no /nowhere/python on hosta", "`python`"]),
+        ({"python": "/usr/bin/true"}, ["/usr/bin/true on hosta cannot run engines"]),
+    ],
+)
+def test_a_host_that_cannot_be_used_is_named_with_what_to_do(
+    ssh_hosts: Hosts, fields: dict[str, str], words: list[str]
+) -> None:
+    host = replace(one_engine(ssh_hosts.a), **fields)
+
+    with pytest.raises(PoolStartError) as raised:
+        mgpu.parpool(cluster=describe(ssh_hosts, host), name="wrong")
+
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_a_host_whose_key_is_not_known_is_refused(ssh_hosts: Hosts, tmp_path: Path) -> None:
+    strange = tmp_path / "config"
+    text = ssh_hosts.config.read_text()
+    known = next(line for line in text.splitlines() if "UserKnownHostsFile" in line)
+    strange.write_text(text.replace(known, "  UserKnownHostsFile /dev/null"))
+
+    with pytest.raises(PoolStartError, match="not known to ssh"):
+        mgpu.parpool(cluster=describe(replace(ssh_hosts, config=strange)), name="wrong")
+
+
+def test_a_python_without_the_package_or_of_another_version_is_refused(
+    ssh_hosts: Hosts, tmp_path: Path
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+
+    with pytest.raises(PoolStartError, match="does not have the package jupyter_mgpu"):
+        mgpu.parpool(
+            cluster=describe(ssh_hosts, one_engine(ssh_hosts.a, python=str(bare))), name="wrong"
+        )
+
+
+def test_everything_goes_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:
+    with opened(describe(ssh_hosts, tunnel=True), name="tunnel") as pool:
+        assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
+        ssh_hosts.b.cut()
+        time.sleep(3)
+        ssh_hosts.b.mend()
+        assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
+        assert [engine.starts for engine in pool.engines] == [0, 0]
