@@ -20,6 +20,7 @@ _HOMES = {
     "after_all": "callbacks",
     "after_each": "callbacks",
     "as_completed": "futures",
+    "batch": "batches",
     "cancel_all": "calls",
     "classify": "training.predicting",
     "compare": "widgets.compare",

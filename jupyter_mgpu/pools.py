@@ -8,22 +8,28 @@ from typing import Any
 from jupyter_mgpu.pool import Pool
 
 _pools: dict[str, Pool] = {}
+_background: set[str] = set()
 _latest: Pool | None = None
 
 
-def register(pool: Pool) -> None:
-    """Let an open pool be found; it is the latest one now."""
+def register(pool: Pool, *, in_background: bool = False) -> None:
+    """Let an open pool be found; it is the latest one now, unless it is one of the background."""
     global _latest
     _pools[pool.name] = pool
-    _latest = pool
+    if in_background:
+        _background.add(pool.name)
+    else:
+        _latest = pool
 
 
 def unregister(pool: Pool) -> None:
     """Forget a pool that has ended."""
     global _latest
     _pools.pop(pool.name, None)
+    _background.discard(pool.name)
     if _latest is pool:
-        _latest = next(reversed(_pools.values()), None)
+        others = [other for name, other in _pools.items() if name not in _background]
+        _latest = others[-1] if others else None
 
 
 def latest_pool() -> Pool | None:

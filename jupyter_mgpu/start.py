@@ -151,7 +151,12 @@ def _attach(name: str, options: PoolOptions | None, beside: Sequence[str] = ()) 
             "as it is. Leave that out."
         )
     pool = find_pool(name)
-    if pool is None or not pool.is_kept:
+    if pool is not None and not pool.is_kept:
+        raise SelectionError(
+            f"--attach {name} was asked for, but an open pool of this kernel has that name. "
+            f"Stop it first: %parpool stop --name {name}."
+        )
+    if pool is None:
         pool = attach_pool(name)
         notices.say(pool_status.attached_line(pool.status(), len(pool.ended_tasks())))
     return pool if options is None else _set_idle(pool, options)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu import packing
+from jupyter_mgpu import kept_tasks, packing
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.output import failures, traceback_text
@@ -38,8 +38,11 @@ class TaskRecord:
     _place: tuple[Path, int, list[int]]
     _is_spooled: bool
 
-    def result(self) -> Any:
+    def result(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - as a future's
         """Return the task's result.
+
+        Args:
+            timeout: For calls that also fit a future; what is on disk is not waited for.
 
         Raises:
             CancelledError: If it was cancelled.
@@ -131,14 +134,22 @@ def _ended_task(name: str) -> TaskRecord:
         if entry[0]["name"] == name:
             found = entry
     if found is None:
+        kept_tasks.refuse_running(name)
         listed = ", ".join(list(known)[-10:]) or "none"
         raise MgpuError(f"No task {name!r} is on disk. The newest names are: {listed}.")
     return _record(*found)
 
 
 def table() -> TaskTable:
-    """Return the tasks of this notebook's pools: running, queued, and the last that ended."""
-    return TaskTable([row for pool in open_pools() for row in pool.task_rows()])
+    """Return the tasks of this notebook's pools: running, queued, and the last that ended.
+
+    Those of kept pools that are not attached here follow, also those that wait on disk.
+    """
+    here = [row for pool in open_pools() for row in pool.task_rows()]
+    elsewhere = kept_tasks.rows({pool.owner.record_path.stem for pool in open_pools()})
+    if not elsewhere:
+        return TaskTable(here)
+    return TaskTable([{**row, "kept pool": None} for row in here] + elsewhere)
 
 
 def show(name: str) -> Any:
@@ -150,6 +161,9 @@ def show(name: str) -> Any:
     future = _open_task(name)
     if future is not None:
         return TaskReport(name, future.diary, repr(future))
+    outside = kept_tasks.diary(name)
+    if outside is not None:
+        return TaskReport(name, *outside)
     record = _ended_task(name)
     return TaskReport(name, record.diary, repr(record), record.error_text)
 

@@ -3,13 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jupyter_mgpu import control
+from jupyter_mgpu import control, kept_tasks
 from jupyter_mgpu.control import Look
 from jupyter_mgpu.diagnosis import doctor as check_everything
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import gpu_table
 from jupyter_mgpu.monitor import take_snapshot
-from jupyter_mgpu.output.table import text_table
+from jupyter_mgpu.output.table import format_bytes, text_table
 from jupyter_mgpu.owner import journal
 
 STOP_S = 10.0
@@ -44,7 +44,7 @@ def _pool_row(look: Look) -> dict[str, Any]:
         "running": status.get("running"),
         "queued": status.get("queued"),
         "devices": ", ".join(engine.device for engine in look.pool.engines),
-        "kernel": look.pool.kernel_pid,
+        "kernel": look.pool.attached_pid if look.pool.is_kept else look.pool.kernel_pid,
         "notebook": look.pool.notebook,
         "id": look.pool.id,
     }
@@ -62,6 +62,7 @@ def tasks(name: str | None) -> Outcome:
         return _diary(looks, name)
     found = [(look, task) for look in looks if look.answer for task in _tasks(look.answer)]
     values = [{**task, "pool": look.pool.name, "pool_id": look.pool.id} for look, task in found]
+    values += kept_tasks.waiting(looks)
     rows = [_task_row(value) for value in values]
     silent = [look.pool.name for look in looks if look.answer is None]
     note = f"\nNot known: the tasks of {', '.join(silent)}, which does not answer."
@@ -82,6 +83,7 @@ def _task_row(task: dict[str, Any]) -> dict[str, Any]:
         "rank": task["rank"],
         "progress": None if progress is None else f"{progress:.0%}",
         "last report": task["last_metrics"],
+        "result": format_bytes(size) if (size := task.get("result_bytes")) else None,
         "error": task.get("error"),
     }
 

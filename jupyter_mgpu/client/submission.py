@@ -117,11 +117,48 @@ class Submission:
             retries=retries,
             info=_info(created),
         )
+        return self._submit(task, make_future(task.id, task.name, self._futures, created), found)
+
+    def job(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str
+    ) -> TaskFuture:
+        """Queue the one call of a kept pool that ends with it: on all ranks at the same time.
+
+        Returns:
+            The future of what the first rank returns.
+
+        Raises:
+            PackingError: If the function or an argument cannot be pickled.
+        """
+        created = datetime.now(UTC)
+        ranks = self._owner.ranks
+        header = {"kind": "call", "recorded": True, "result_rank": ranks[0], "ends_pool": True}
+        with companions.collect(self._line) as found:
+            frames = pack_call(fn, args, kwargs, self._owner.store.place)
+        task = Task(
+            id=self.next_id("t"),
+            name=name,
+            header=header,
+            frames=frames,
+            ranks=ranks,
+            is_gang=len(ranks) > 1,
+            info=_info(created),
+        )
+        return self._submit(
+            task, TaskFuture(task.id, name, self._futures, created), found, result_rank=ranks[0]
+        )
+
+    def _submit(
+        self,
+        task: Task,
+        future: TaskFuture,
+        found: list[Any],
+        result_rank: int | None = None,
+    ) -> TaskFuture:
         self._add_follow(task)
-        future = make_future(task.id, task.name, self._futures, created)
         if found:
             self._companions[task.id] = found
-        self._send(task, lambda: self._futures.add(future), self._futures.discard)
+        self._send(task, lambda: self._futures.add(future, result_rank), self._futures.discard)
         return future
 
     def new_gang(

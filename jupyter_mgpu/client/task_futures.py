@@ -39,8 +39,15 @@ class TaskFutures:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def add(self, future: TaskFuture) -> None:
-        """Take the future of a task that is about to be submitted."""
+    def add(self, future: TaskFuture, result_rank: int | None = None) -> None:
+        """Take the future of a task that is about to be submitted.
+
+        Args:
+            future: The future.
+            result_rank: For one that runs on several ranks, that whose result counts.
+        """
+        if result_rank is not None:
+            self._result_ranks[future.id] = result_rank
         self._open[future.id] = future
 
     def restore(
@@ -55,9 +62,7 @@ class TaskFutures:
             future._diary.write(told["diary"])  # noqa: SLF001 - the future's own side of the pool
             future.metrics.extend(told["metrics"])
             future.progress = told["progress"]
-            self._open[future.id] = future
-            if told["result_rank"] is not None:
-                self._result_ranks[future.id] = told["result_rank"]
+            self.add(future, told["result_rank"])
         self._ended.extend(map(told_task, ended))
 
     def discard(self, task_id: str) -> None:
@@ -147,7 +152,8 @@ class TaskFutures:
             return
         operation = header["op"]
         if operation == "started":
-            self._on_started(future, header)
+            if self._result_ranks.get(future.id, header["rank"]) == header["rank"]:
+                self._on_started(future, header)
         elif operation == "output":
             future._diary.write(header["text"], header.get("dropped", 0))  # noqa: SLF001 - the future's own side of the pool
         elif operation == "report":
@@ -192,6 +198,7 @@ class TaskFutures:
 
     def _on_ended(self, future: TaskFuture, header: Header) -> None:
         self._open.pop(future.id, None)
+        self._result_ranks.pop(future.id, None)
         future.finished = future.finished or datetime.now(UTC)
         if not future.done():
             _settle_undone(future, header)

@@ -133,7 +133,7 @@ def _stop_by_signal(pool: FoundPool, wait_s: float) -> Done:
     return Done(
         "signal",
         f"{_silent(pool)}, so {_engines(ranks)} ended by signal. "
-        "The pool ends when its kernel goes on, or with it.",
+        f"The pool ends when its {pool.owner_word} goes on, or with it.",
     )
 
 
@@ -148,7 +148,7 @@ def _running(pool: FoundPool) -> list[str]:
 def _ask(pool: FoundPool, operation: str, **fields: Any) -> Any:
     if pool.is_orphaned:
         raise OwnerSilentError(
-            f"The kernel of the pool {pool.name!r} has died, so it can only be stopped."
+            f"The {pool.owner_word} of the pool {pool.name!r} has died, so it can only be stopped."
         )
     try:
         return endpoint.ask(pool.socket, operation, timeout=SILENT_S, **fields)
@@ -161,9 +161,9 @@ def _ask(pool: FoundPool, operation: str, **fields: Any) -> Any:
 
 def _silent(pool: FoundPool) -> str:
     if pool.is_orphaned:
-        return f"The kernel of the pool {pool.name!r} has died"
+        return f"The {pool.owner_word} of the pool {pool.name!r} has died"
     return (
-        f"The kernel of the pool {pool.name!r} (process {pool.kernel_pid}) "
+        f"The {pool.owner_word} of the pool {pool.name!r} (process {pool.kernel_pid}) "
         f"has not answered for {SILENT_S:g} s"
     )
 

@@ -48,6 +48,16 @@ class FoundPool:
     attached_pid: int | None = None
 
     @property
+    def owner_word(self) -> str:
+        """What its owner runs in."""
+        return "keeper" if self.is_kept else "kernel"
+
+    @property
+    def is_without_kernel(self) -> bool:
+        """Whether it is a kept pool that no kernel is attached to."""
+        return self.is_kept and self.attached_pid is None
+
+    @property
     def record_path(self) -> Path:
         """The file that lets it be found."""
         return records.folder() / f"{self.id}.json"

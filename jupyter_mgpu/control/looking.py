@@ -77,9 +77,14 @@ def state_of(pool: FoundPool, answer: Answer | None, *, is_silent: bool) -> tupl
     if pool.is_orphaned:
         num_left = len(pool.engines)
         left = "an engine is" if num_left == 1 else f"{num_left} engines are"
-        return "orphaned", f"its kernel has died, {left} left: stop cleans up"
+        return "orphaned", f"its {pool.owner_word} has died, {left} left: stop cleans up"
     if is_silent:
-        return "silent", "its kernel does not answer: it is stopped, or hangs"
+        return "silent", f"its {pool.owner_word} does not answer: it is stopped, or hangs"
+    state, words = _state_of_engines(answer)
+    return state, f"{words}; kept, no kernel" if pool.is_without_kernel else words
+
+
+def _state_of_engines(answer: Answer | None) -> tuple[str, str]:
     engines: Sequence[Mapping[str, Any]] = answer["status"]["engines"] if answer else ()
     states = [str(engine["state"]) for engine in engines]
     num_alive = len(states) - states.count("dead")

@@ -5,6 +5,7 @@ from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
 from jupyter_mgpu.gpus.request import Request
 from jupyter_mgpu.gpus.slots import Choice, Slot
 from jupyter_mgpu.gpus.table import GpuRow, GpuTable, gpu_count, gpu_table
+from jupyter_mgpu.gpus.usage import Notebook, this_notebook
 from jupyter_mgpu.gpus.waiting import wait_for_free
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Choice",
     "GpuRow",
     "GpuTable",
+    "Notebook",
     "Proof",
     "Request",
     "Slot",
@@ -21,5 +23,6 @@ __all__ = [
     "gpu_table",
     "named",
     "prove",
+    "this_notebook",
     "wait_for_free",
 ]

@@ -41,7 +41,7 @@ def choose(request: Request, book: LeaseBook | None = None, *, takes_leases: boo
         return _choose_cpus(request, inventory, mask)
     book = book or LeaseBook()
     with book.choosing():
-        usages = read_usages(mask.devices, book.live())
+        usages = read_usages(mask.devices, book.live(), request.kernel)
         picked = _pick(request, usages, mask, inventory)
         sentences = _sentences(request, picked, usages, mask)
         if not host.is_host_pid_namespace():

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from jupyter_mgpu.gpus.usage import Notebook
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -16,6 +18,7 @@ class Request:
         share: Take GPUs that others use as well.
         visible: "own" shows an engine its own GPUs, "pool" all GPUs of the pool in rank order.
         pool: The pool's name, for the lease.
+        kernel: The notebook, where another process chooses for it.
         first_rank: The first new rank, for a pool that grows.
         cluster: The cluster that its engines run on; None for this machine.
     """
@@ -29,6 +32,7 @@ class Request:
     pool: str = "pool"
     notebook: str | None = None
     kernel_id: str | None = None
+    kernel: Notebook | None = None
     first_rank: int = 0
     cluster: str | None = None
 

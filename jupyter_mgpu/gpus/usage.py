@@ -17,6 +17,24 @@ _BYTES_PER_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
+class Notebook:
+    """The process whose GPUs count as free for its own pools.
+
+    Attributes:
+        pid: The process.
+        contexts: The GPUs on which it has a CUDA context, as `cuda` names them.
+    """
+
+    pid: int
+    contexts: tuple[str, ...]
+
+
+def this_notebook() -> Notebook:
+    """Return this process."""
+    return Notebook(os.getpid(), tuple(cuda.uuids_with_own_context()))
+
+
+@dataclass(frozen=True, slots=True)
 class GpuUser:
     """A process on a device, or a lease whose process the driver does not show.
 
@@ -75,11 +93,13 @@ class Usage:
         return f"{self.device.label} is used by {' and '.join(self.holders)}"
 
 
-def read_usages(devices: Sequence[Device], leases: Sequence[Lease]) -> list[Usage]:
-    """Read every device and match its processes with leases and with this notebook."""
-    own_contexts = cuda.uuids_with_own_context()
+def read_usages(
+    devices: Sequence[Device], leases: Sequence[Lease], notebook: Notebook | None = None
+) -> list[Usage]:
+    """Read every device; match its processes with leases and with a notebook, this by default."""
+    own = notebook or this_notebook()
     return [
-        Usage(device, reading, users_on(device, reading.processes or (), leases, own_contexts))
+        Usage(device, reading, users_on(device, reading.processes or (), leases, own))
         for device, reading in zip(devices, read_devices(devices), strict=True)
     ]
 
@@ -88,7 +108,7 @@ def users_on(
     device: Device,
     processes: Iterable[GpuProcess],
     leases: Sequence[Lease],
-    own_contexts: frozenset[str],
+    own: Notebook,
 ) -> tuple[GpuUser, ...]:
     """Match the processes on a device with leases and with this notebook.
 
@@ -96,12 +116,12 @@ def users_on(
         device: Where they run.
         processes: As the driver lists them.
         leases: All live leases of this host.
-        own_contexts: Where this process has a CUDA context, as `cuda` says.
+        own: The notebook.
     """
     held = [lease for lease in leases if lease.gpu_uuid == device.uuid]
-    users = [_identify(process, held) for process in processes]
-    if cuda.bare_uuid(device.uuid) in own_contexts:
-        users = _with_own_context(users)
+    users = [_identify(process, held, own.pid) for process in processes]
+    if cuda.bare_uuid(device.uuid) in own.contexts:
+        users = _with_own_context(users, own.pid)
     seen = {user.lease for user in users}
     bare = [lease for lease in held if lease not in seen]
     strangers = [user for user in users if not user.is_visible and not user.is_this_notebook]
@@ -112,12 +132,12 @@ def users_on(
     return (*users, *(GpuUser(pid=lease.pid, user=lease.user, lease=lease) for lease in bare))
 
 
-def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
-    """Find this process among pids of the host, where it has a context for certain."""
+def _with_own_context(users: list[GpuUser], own_pid: int) -> list[GpuUser]:
+    """Find the notebook among pids of the host, where it has a context for certain."""
     if any(user.is_this_notebook for user in users):
         return users
     strangers = [user for user in users if not user.is_visible]
-    own = GpuUser(pid=os.getpid(), is_this_notebook=True)
+    own = GpuUser(pid=own_pid, is_this_notebook=True)
     if len(strangers) == 1:
         users = [user for user in users if user is not strangers[0]]
         own = GpuUser(
@@ -128,20 +148,20 @@ def _with_own_context(users: list[GpuUser]) -> list[GpuUser]:
     return [own, *users]
 
 
-def _identify(process: GpuProcess, held: Sequence[Lease]) -> GpuUser:
+def _identify(process: GpuProcess, held: Sequence[Lease], own_pid: int) -> GpuUser:
     lease = _lease_named_by(process.pid, held)
-    is_here = lease is not None or _is_gpu_process(process.pid)
+    is_here = lease is not None or process.pid == own_pid or _is_gpu_process(process.pid)
     known = _look_up(process.pid) if is_here else None
     if known is None:
         return _stranger(process)
     name, user, lineage = known
-    lease = lease or _only_lease_of(user, lineage, held)
+    lease = lease or _only_lease_of(user, lineage, held, own_pid)
     return GpuUser(
         pid=process.pid,
         name=name,
         user=user,
         memory_used_bytes=process.memory_used_bytes,
-        is_this_notebook=lease is None and os.getpid() in lineage,
+        is_this_notebook=lease is None and own_pid in lineage,
         lease=lease,
     )
 
@@ -169,7 +189,7 @@ def _is_gpu_process(pid: int) -> bool:
 
     In a container the driver's pids are the host's, and the same number may be somebody else.
     """
-    if pid == os.getpid() or host.is_host_pid_namespace():
+    if host.is_host_pid_namespace():
         return True
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
@@ -185,10 +205,12 @@ def _lease_named_by(pid: int, held: Sequence[Lease]) -> Lease | None:
     return next((lease for lease in held if str(lease.path) in named), None)
 
 
-def _only_lease_of(user: str | None, lineage: list[int], held: Sequence[Lease]) -> Lease | None:
+def _only_lease_of(
+    user: str | None, lineage: list[int], held: Sequence[Lease], own_pid: int
+) -> Lease | None:
     # Another user's environment cannot be read: one lease of that user leaves no doubt.
     theirs = [lease for lease in held if lease.user == user]
-    return theirs[0] if len(theirs) == 1 and os.getpid() not in lineage else None
+    return theirs[0] if len(theirs) == 1 and own_pid not in lineage else None
 
 
 def _leases_named_by(pid: int) -> list[str]:

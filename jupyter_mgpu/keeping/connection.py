@@ -12,6 +12,8 @@ from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 _COUNT = struct.Struct("<I")
 _CLOSE_S = 1.0
+_SETTLE_S = 5.0
+_LOOK_S = 0.005
 _AGAIN = "again"  # of the header: the loan that was refused, and is sent in full now
 
 
@@ -79,6 +81,13 @@ class Connection:
     def close(self) -> None:
         """Close it, once what was sent has left."""
         self._writer.close()
+
+    async def settled(self) -> None:
+        """Wait until the other end has opened all blocks that were sent; not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                while self._lender.has_lent and not self._writer.is_closing():
+                    await asyncio.sleep(_LOOK_S)
 
     async def closed(self) -> None:
         """Wait until it is closed; not for ever, as the other end may be stopped."""

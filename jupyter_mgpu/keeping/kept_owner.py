@@ -23,7 +23,7 @@ from jupyter_mgpu.owner.engine_record import describe_exit, read_tail
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.pool_owner import Listener
 from jupyter_mgpu.owner.queue import Task
-from jupyter_mgpu.shared_memory import Store
+from jupyter_mgpu.shared_memory import Store, is_shared
 from jupyter_mgpu.transport.controller import connect_client
 from jupyter_mgpu.wire import Frame, Header
 
@@ -117,7 +117,7 @@ class KeptOwner:
         """Let go of the pool, which goes on; harmless when that has happened."""
         self._is_closing = True
         with contextlib.suppress(PoolClosedError):
-            self._call(lambda: self._connection.close())
+            self._call(lambda: self._loop.create_task(self._close()))
 
     def stop(self, *, reason: str = "stopped") -> None:
         """End the pool: busy engines at once. Returns before it has ended; see `wait`."""
@@ -146,10 +146,16 @@ class KeptOwner:
         hello = {"pid": os.getpid(), "version": version("jupyter_mgpu"), **self._kernel}
         self._connection.send({"op": "hello", **hello})
         aging = asyncio.ensure_future(self._age())
-        await self._connection.run()
-        aging.cancel()
-        self._on_end()
+        try:
+            await self._connection.run()
+        finally:
+            aging.cancel()
+            self._on_end()
         await self._connection.closed()
+
+    async def _close(self) -> None:
+        await self._connection.settled()
+        self._connection.close()
 
     async def _age(self) -> None:
         while True:
@@ -199,7 +205,7 @@ class KeptOwner:
             self.snapshot = header
             self._last_status = make_status(header["status"])
             self._attached.set_result(None)
-        elif operation in ("refused", "failed"):
+        elif operation == "failed":
             self._attached.set_exception(make_error(header["error"]))
 
     def _tell_listener(self, header: Header, frames: list[Frame]) -> None:
@@ -224,7 +230,7 @@ class KeptOwner:
 
     # --- requests ----------------------------------------------------------------------
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], object]) -> None:
         self._has_begun.wait()
         if self._has_ended.is_set():
             raise self._closed_error()
@@ -240,13 +246,14 @@ class KeptOwner:
         header = {"op": "do", "name": operation, "args": args}
         self._call(lambda: self._connection.send(header, frames))
 
-    def _ask(self, operation: str, /, **args: Any) -> Future[Any]:
+    def _ask(self, operation: str, frames: Sequence[Frame] = (), /, **args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         number = next(self._numbers)
 
         def ask() -> None:
             self._questions[number] = future
-            self._connection.send({"op": "do", "id": number, "name": operation, "args": args})
+            header = {"op": "do", "id": number, "name": operation, "args": args}
+            self._connection.send(header, frames)
 
         self._call(ask)
         return future
@@ -259,11 +266,19 @@ class KeptOwner:
         """
         if self._is_closing:
             raise self._closed_error()
-        if not task.info.setdefault("sent", False):
-            described, frames = describe_task(task)
+        if task.info.setdefault("sent", False):
+            return
+        described, frames = describe_task(task)
+        if not any(map(is_shared, frames)):
             self._tell("submit", frames, task=described)
-            task.info["sent"] = True
-            task.frames = []  # the keeper has them
+            taken = None
+        else:  # this kernel may die as soon as the keeper holds it
+            taken = self._ask("submit", frames, task=described)
+        task.info["sent"] = True
+        task.frames = []
+        if taken is not None:
+            with contextlib.suppress(TimeoutError):
+                taken.result(ANSWER_S)
 
     def resend(self, task_id: str, rank: int, frames: list[Frame]) -> None:
         """Send a running cell again to a rank that lacked some of the names' parts."""

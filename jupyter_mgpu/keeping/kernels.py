@@ -42,6 +42,7 @@ class Kernels:
         self._kernel: Mapping[str, Any] = {}
         self._server: asyncio.AbstractServer | None = None
         self._asked: dict[tuple[str, int], Header] = {}  # by engines, without an answer so far
+        self._last_task: str | None = None  # the pool ends with it
         self._missing: set[str] = set()  # cells that wait for parts of names
         self._sessions: dict[int, int] = {}  # of what each rank ran last
 
@@ -83,7 +84,7 @@ class Kernels:
     def _greet(self, connection: Connection, hello: Header) -> None:
         refusal = self._refusal(hello)
         if refusal is not None:
-            connection.send({"op": "refused", "error": describe_error(AttachError(refusal))})
+            connection.send({"op": "failed", "error": describe_error(AttachError(refusal))})
             connection.close()
             return
         self._current, self._kernel = connection, hello
@@ -132,6 +133,7 @@ class Kernels:
             self._server.close()
         last = self._current or (self._first and self._first[0])
         if last:
+            await last.settled()
             last.close()
             await last.closed()
 
@@ -148,6 +150,8 @@ class Kernels:
             self._missing.add(header["task"])
         elif operation == "ended":
             self._missing.discard(header["task"])
+            if header["task"] == self._last_task:
+                self.core.loop.call_soon(self.core.stop, "its task has ended")
         elif operation == "engine_died":
             rank = str(header["rank"])
             for key in [key for key in self._asked if key[0].partition(".")[0] == rank]:
@@ -232,6 +236,8 @@ class Kernels:
     def _submit(self, frames: list[Frame], task: Mapping[str, Any]) -> None:
         made = make_task(task, frames)
         made.info["session"] = self.session - 1
+        if made.header.get("ends_pool"):
+            self._last_task = made.id
         self.core.submit(made)
 
     def _resend(self, frames: list[Frame], task: str, rank: int) -> None:

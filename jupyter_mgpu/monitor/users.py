@@ -10,7 +10,7 @@ import psutil
 from jupyter_mgpu import cuda
 from jupyter_mgpu.devices import Device
 from jupyter_mgpu.errors import LeaseError
-from jupyter_mgpu.gpus.usage import GpuUser, Usage, users_on
+from jupyter_mgpu.gpus.usage import GpuUser, Usage, this_notebook, users_on
 from jupyter_mgpu.leases import Lease, LeaseBook
 from jupyter_mgpu.monitor.records import GpuUse
 from jupyter_mgpu.nvml import GpuProcess, Reading
@@ -62,8 +62,8 @@ def _look(
     leases: tuple[Lease, ...],
     before: _Found | None,
 ) -> _Found:
-    own = cuda.uuids_with_own_context()
-    key = (*map(_identity, processes or ()), leases, cuda.bare_uuid(device.uuid) in own)
+    own = this_notebook()
+    key = (*map(_identity, processes or ()), leases, cuda.bare_uuid(device.uuid) in own.contexts)
     if before is not None and before.key == key:
         memory = {process.pid: process.memory_used_bytes for process in processes or ()}
         users = tuple(_with_memory(user, memory) for user in before.users)

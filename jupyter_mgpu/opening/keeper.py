@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.daemon_thread import call_in_thread
-from jupyter_mgpu.gpus import Choice, Request
+from jupyter_mgpu.gpus import Choice, Notebook, Request
 from jupyter_mgpu.keeping import Kernels
 from jupyter_mgpu.keeping.messages import describe_error
 from jupyter_mgpu.on_engine import warning_filters
@@ -111,8 +111,12 @@ class Keeper:
 
 def make_request(described: Mapping[str, Any]) -> Request:
     """Return the request that JSON has made lists of."""
-    n = described["n"]
-    return Request(**{**described, "n": tuple(n) if isinstance(n, list) else n})
+    n, kernel = described["n"], described["kernel"]
+    made = {
+        "n": tuple(n) if isinstance(n, list) else n,
+        "kernel": Notebook(kernel["pid"], tuple(kernel["contexts"])),
+    }
+    return Request(**{**described, **made})
 
 
 def describe_kernel() -> dict[str, str]:

@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from jupyter_mgpu import children, notebook, pools
 from jupyter_mgpu.control import FoundPool, find_pools
 from jupyter_mgpu.errors import AttachError
-from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
 from jupyter_mgpu.keeping.kept_owner import LOG
 from jupyter_mgpu.keeping.kernels import SOCKET
@@ -27,8 +27,13 @@ _HANDLES_PER_KERNEL = 1 << 40
 _NUMBERS_PER_KERNEL = 1 << 32
 
 
-def open_kept_pool(request: Request, options: PoolOptions) -> Pool:
+def open_kept_pool(request: Request, options: PoolOptions, *, in_background: bool = False) -> Pool:
     """Start a keeper with a new pool, and attach to it.
+
+    Args:
+        request: What is asked for.
+        options: Likewise.
+        in_background: It does not become the current pool.
 
     Raises:
         SelectionError: If the engines or GPUs asked for cannot be had.
@@ -37,7 +42,7 @@ def open_kept_pool(request: Request, options: PoolOptions) -> Pool:
     """
     folder = private_folder()
     order = {
-        "request": asdict(request),
+        "request": asdict(replace(request, kernel=this_notebook())),
         "options": asdict(options),
         "environment": describe_kernel(),
     }
@@ -64,7 +69,8 @@ def open_kept_pool(request: Request, options: PoolOptions) -> Pool:
         ours.close()
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return _attached(KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process))
+    owner = KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process)
+    return _attached(owner, in_background=in_background)
 
 
 def attach_pool(name: str) -> Pool:
@@ -101,7 +107,7 @@ def kept_pool(name: str) -> FoundPool | None:
     return next((pool for pool in kept if name in (pool.name, pool.id)), None)
 
 
-def _attached(owner: KeptOwner) -> Pool:
+def _attached(owner: KeptOwner, *, in_background: bool = False) -> Pool:
     owner.attach()
     facts = owner.snapshot
     session = facts["session"]
@@ -121,7 +127,7 @@ def _attached(owner: KeptOwner) -> Pool:
     notebook.watch_cells(pools.on_cell)
     pool.restore(facts["tasks"], facts["ended"])
     pool.start()
-    pools.register(pool)
+    pools.register(pool, in_background=in_background)
     return pool
 
 

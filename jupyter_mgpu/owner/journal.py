@@ -36,6 +36,7 @@ WHOLE_TASKS = 200
 
 MOST_WORDS = 500
 DIARY_CHARS = 4000
+_KEPT = "kept-"  # in the names of files: quick to find among many
 
 _TOLD = [
     "id",
@@ -47,6 +48,7 @@ _TOLD = [
     "finished",
     "progress",
     "last_metrics",
+    "result_bytes",
 ]
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"MGT1"
@@ -95,7 +97,8 @@ class Journal:
         self._pool = pool_name
         self._call_later = call_later
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
-        self._stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{safe}"
+        kind = _KEPT if keeps_large else ""
+        self._stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}-{kind}{safe}"
         self._spool = Spool(folder(), self._stem) if keeps_large else None
         self._segments: list[Path] = []
         self._descriptor = -1
@@ -166,6 +169,8 @@ class Journal:
             "metrics": seen.metrics,
             "frames": sizes,
             "spooled": seen.spooled,
+            "is_kept": self._spool is not None,
+            "result_bytes": sum(seen.spooled["sizes"] if seen.spooled else sizes),
             "has_result": bool(sizes or seen.spooled),
         }
 
@@ -175,9 +180,8 @@ class Journal:
         self._append(json.dumps(record, default=str).encode(), frames, sum(record["frames"]))
 
     def _remember(self, record: dict[str, Any]) -> None:
-        told = {key: record[key] for key in _TOLD}
         self.ended_whole.append({**record, "diary": record["diary"][-DIARY_CHARS:]})
-        self.recent.appendleft({**told, "kind": "task", "error": first_line(record)})
+        self.recent.appendleft(told(record))
 
     def describe(self, task: Task) -> dict[str, Any]:
         """Return what a task's record starts with, also while it is queued or running."""
@@ -262,6 +266,15 @@ class Journal:
             self._spool.close()
 
 
+def told(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what those are told of an ended task who look from outside."""
+    return {
+        **{key: record.get(key) for key in _TOLD},
+        "kind": "task",
+        "error": first_line(record),
+    }
+
+
 def first_line(record: dict[str, Any]) -> str | None:
     """Say in one line why a task failed; None if it did not."""
     failure = record["failure"]
@@ -286,9 +299,15 @@ def _segments(pattern: str = "*.tasks") -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
+def read_kept(most: int) -> list[dict[str, Any]]:
+    """Return the records of the last tasks of kept pools, newest first."""
+    found = (record for record, _, _ in read_all(f"*-{_KEPT}*.tasks") if record.get("is_kept"))
+    return list(deque(found, maxlen=most))[::-1]
+
+
+def read_all(pattern: str = "*.tasks") -> Iterator[tuple[dict[str, Any], Path, int]]:
     """Yield every record, oldest first, with the file and place of its frames."""
-    for _, path in _segments():
+    for _, path in _segments(pattern):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:

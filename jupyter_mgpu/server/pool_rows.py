@@ -61,6 +61,8 @@ def _code(pool: FoundPool) -> str:
         parts += ["--gpus", ",".join(numbers)]
     if pool.name != _DEFAULT_NAME:
         parts += ["--name", pool.name]
+    if pool.is_kept:
+        parts.append("--keep")
     return " ".join(parts)
 
 

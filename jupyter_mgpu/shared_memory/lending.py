@@ -33,6 +33,11 @@ class Lender:
         self._loans: dict[int, Loan] = {}
         self._numbers = itertools.count(1)
 
+    @property
+    def has_lent(self) -> bool:
+        """Whether there are messages that their receivers have not opened so far."""
+        return bool(self._loans)
+
     def lend(
         self, peer: str, header: Header, frames: Sequence[Frame]
     ) -> tuple[Header, Sequence[Frame]]:

@@ -1,0 +1,70 @@
+"""`batch()`: one call on a pool of its own, which outlives the kernel and ends with the call."""
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_mgpu import control
+from jupyter_mgpu.client import name_of
+from jupyter_mgpu.errors import SelectionError
+from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.gpus import Request, check_request
+from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
+from jupyter_mgpu.opening import PoolOptions, kept_pool, open_kept_pool
+from jupyter_mgpu.pools import find_pool
+from jupyter_mgpu.start import IDLE_TIMEOUT_S
+
+START_TIMEOUT_S = 60.0
+
+
+def batch(
+    fn: Callable[..., Any], /, *args: Any, pool: int = 1, name: str | None = None, **kwargs: Any
+) -> TaskFuture:
+    """Call a function on engines of its own; the call outlives this kernel.
+
+    The engines end with the call. Its result, diary and metrics wait on disk: `%tasks` lists them
+    in every notebook, and `tasks.load(name)` reads them. While it runs, `%parpool --attach NAME`
+    brings it into another notebook.
+
+    Args:
+        fn: What to call; on several engines it is called on all of them at the same time, so that
+            collectives work in it, and the result is that of rank 0.
+        *args: Its arguments.
+        pool: How many engines.
+        name: What the task and its pool are called; the function's name and a number by default.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        The task's future.
+
+    Raises:
+        SelectionError: If there is a kept pool of that name, or the engines cannot be had.
+        PackingError: If the function or an argument cannot be pickled; it names which.
+
+    Example:
+        >>> future = batch(train_for_hours, learning_rate, pool=1, name="night")
+    """
+    refuse_on_engine("batch")
+    if name is not None and (kept_pool(name) is not None or find_pool(name) is not None):
+        raise SelectionError(
+            f"The name {name!r} was given, but there is a pool {name!r}. Choose another name, or "
+            f"end that one: `jupyter mgpu stop {name}`."
+        )
+    name = name or _free_name(name_of(fn))
+    request = Request(
+        n=pool, pool=name, notebook=os.environ.get("JPY_SESSION_NAME"), kernel_id=kernel_id()
+    )
+    check_request(request)
+    options = PoolOptions(IDLE_TIMEOUT_S, wait=False, start_timeout_s=START_TIMEOUT_S)
+    opened = open_kept_pool(request, options, in_background=True)
+    try:
+        return opened.submission.job(fn, args, kwargs, name)
+    except BaseException:
+        opened.shutdown(wait_for_tasks=False)
+        raise
+
+
+def _free_name(base: str) -> str:
+    taken = {pool.name for pool in control.find_pools()}
+    return next(name for i in itertools.count(1) if (name := f"{base}-{i}") not in taken)

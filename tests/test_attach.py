@@ -1,0 +1,313 @@
+"""A kernel takes over a kept pool: its tasks, its data, and the work that goes on."""
+
+import os
+import signal
+import threading
+
+import pytest
+from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
+
+from jupyter_mgpu import control
+from jupyter_mgpu.owner import journal
+from notebooks import Notebook, wait_for_file, wait_until
+
+WAIT = """
+import pathlib
+def wait_for(path, result=None):
+    path = pathlib.Path(path)
+    path.with_suffix(".begun").touch()
+    while not path.exists():
+        time.sleep(0.02)
+    return result
+"""
+
+
+def attach(nb: Notebook) -> None:
+    nb.check("%parpool --attach night\npool = mgpu.current_pool()")
+
+
+def test_names_on_the_engines_are_read_as_before() -> None:
+    code = """
+import numpy
+weights = numpy.arange(1_000_000.0)
+get_ipython().run_cell_magic("spmd", "", "total = weights.sum() + rank\\nown = weights")
+get_ipython().run_cell_magic("spmd", "", "again = weights is own")
+assert pool["again"][1]
+"""
+    with killed_kernel(code), kernel() as nb:
+        attach(nb)
+        assert nb.value("float(pool['total'][1] - pool['total'][0])") == 1.0
+        cell = nb.check("%%spmd\nprint(total == weights.sum() + rank)")
+        assert "[0] True" in cell.text
+        assert "[1] True" in cell.text
+        # What this kernel sends is not mixed up with what the one before has sent.
+        nb.check("import numpy\nweights = numpy.ones(1_000_000)")
+        cell = nb.check("%%spmd\nprint(weights.sum(), own.sum() > 1e9)")
+        assert "[0] 1000000.0 True" in cell.text
+        assert "sent" in cell.text
+        cell = nb.check("%%spmd\nprint(weights.sum())")
+        assert "sent" not in cell.text
+
+
+def test_large_arguments_of_queued_tasks_outlive_the_kernel(tmp_path) -> None:
+    go = tmp_path / "go"
+    code = f"""{WAIT}
+import numpy
+first = [mgpu.parfeval(wait_for, {str(go)!r}) for _ in range(2)]
+large = numpy.arange(13_000_000.0)  # 104 MB
+def total(values, factor):
+    return float(values.sum()) * factor, values[:3_000_000]
+queued = [mgpu.parfeval(total, large, i, name=f"total-{{i}}") for i in range(3)]
+pool.status()  # answered when all before has arrived
+"""
+    with killed_kernel(code), kernel() as nb:
+        go.touch()
+        attach(nb)
+        sums = nb.value("[mgpu.tasks.load(f'total-{i}').result()[0] for i in range(3)]")
+        once = 13_000_000.0 * 12_999_999.0 / 2
+        assert sums == [0.0, once, 2 * once]
+        # A result above what a journal holds waits in a file of its own.
+        assert nb.value("len(mgpu.tasks.load('total-1').result()[1])") == 3_000_000
+
+
+def test_a_large_result_that_nobody_took_is_on_disk(tmp_path) -> None:
+    code = f"""{WAIT}
+import numpy
+task = mgpu.parfeval(wait_for, {str(tmp_path / "go")!r}, numpy.arange(4_000_000.0), name="large")
+while not task.running():
+    time.sleep(0.02)
+"""
+    with killed_kernel(code), kernel() as nb:
+        (tmp_path / "go").touch()
+        load = "mgpu.tasks.load('large')"
+        wait_until(lambda: nb.run(load).ok, 30, "the record")
+        assert nb.value(f"float({load}.result().sum())") == 4_000_000.0 * 3_999_999.0 / 2
+        modes = [path.stat().st_mode & 0o777 for path in journal.folder().iterdir()]
+        assert set(modes) == {0o600}
+        assert "32 MB" in nb.check("!{sys.executable} -m jupyter_mgpu.cli tasks").stdout
+
+
+def test_errors_come_back_with_their_types_and_traces() -> None:
+    code = """
+class OwnError(ValueError):
+    pass
+def fail(kind):
+    raise kind("on purpose")
+tasks = [mgpu.parfeval(fail, kind, name=kind.__name__) for kind in (KeyError, OwnError)]
+tasks.append(mgpu.parfeval(os._exit, 3, name="exit"))
+mgpu.wait(tasks)
+"""
+    with killed_kernel(code), kernel() as nb:
+        attach(nb)
+        cell = nb.run("mgpu.tasks.load('KeyError').result()")
+        assert cell.ename == "KeyError"
+        assert "on purpose" in cell.traceback
+        cell = nb.run("mgpu.tasks.load('OwnError').result()")
+        assert cell.ename == "OwnError"
+        assert nb.value("isinstance(sys.last_value, ValueError)")
+        assert "exited with code 3" in nb.run("mgpu.tasks.load('exit').result()").evalue
+        errors = nb.value("{task.name: task.error for task in pool.ended_tasks()}")
+        assert errors["KeyError"] == "KeyError: 'on purpose'"
+        assert errors["OwnError"] == "OwnError: on purpose"
+
+
+def test_a_future_that_is_taken_over_is_like_another(tmp_path) -> None:
+    go, later = tmp_path / "go", tmp_path / "later"
+    code = f"""{WAIT}
+class Point:
+    def __init__(self, x):
+        self.x = x
+def fail(path):
+    wait_for(path)
+    raise LookupError(path)
+tasks = [mgpu.parfeval(wait_for, {str(go)!r}, Point(5), name="point"),
+         mgpu.parfeval(fail, {str(go)!r}, name="fail"),
+         mgpu.parfeval(wait_for, {str(later)!r}, name="later"),
+         mgpu.parfeval(wait_for, {str(later)!r}, name="cancelled", priority=-1)]
+while not (tasks[0].running() and tasks[1].running()):
+    time.sleep(0.02)
+"""
+    with killed_kernel(code), kernel() as nb:
+        attach(nb)
+        nb.check("by_name = {task.name: task for task in pool.tasks()}")
+        assert nb.value("{n: str(t.state) for n, t in by_name.items()}") == {
+            "point": "running",
+            "fail": "running",
+            "later": "queued",
+            "cancelled": "queued",
+        }
+        assert nb.value("[by_name[name].rank for name in ('point', 'later')]") == [0, None]
+        assert nb.value("by_name['cancelled'].cancel()")
+        go.touch()
+        assert nb.value("by_name['point'].result().x") == 5
+        assert nb.run("by_name['fail'].result()").ename == "LookupError"
+        later.touch()
+        nb.check("by_name['later'].result()")
+        assert nb.value("[str(t.state) for t in pool.ended_tasks()][-1]") == "finished"
+        # New tasks are named and numbered on from there.
+        assert nb.value("pool.submit(abs, -3).result()") == 3
+
+
+def test_a_second_kernel_is_refused_and_told_who_has_the_pool() -> None:
+    with ended_later("night"), kernel() as first, kernel() as second:
+        first.check("%parpool 1 --keep --name night")
+        cell = second.run("%parpool --attach night")
+        assert cell.ename == "UsageError"
+        assert f"(process {first.pid})" in cell.evalue
+        assert "one kernel at a time" in cell.evalue
+        assert record_of("night")["attached_pid"] == first.pid
+
+        first.check("task = mgpu.parfeval(time.sleep, 60, name='sleeps')")
+        assert "sleeps" in second.check("%tasks").text
+        cell = second.run("mgpu.tasks.load('sleeps')")
+        assert "`%parpool --attach night`" in cell.evalue
+        assert "goes on without this kernel" in first.check("%parpool detach").text
+        assert "was detached" in first.run("task.result()").evalue
+        attach(second)
+        assert record_of("night")["attached_pid"] == second.pid
+        assert second.value("[task.name for task in pool.tasks()]") == ["sleeps"]
+        # Its own cell, run again, is no second pool of that name.
+        second.check("%parpool 1 --keep --name night")
+        assert len([pool for pool in control.find_pools() if pool.name == "night"]) == 1
+
+
+def test_of_two_kernels_at_once_one_gets_the_pool() -> None:
+    with killed_kernel("pass", size=1), kernel() as one, kernel() as other:
+        cells = {}
+
+        def try_it(nb: Notebook) -> None:
+            cells[nb.pid] = nb.run("%parpool --attach night")
+
+        threads = [threading.Thread(target=try_it, args=(nb,)) for nb in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (winner,) = [pid for pid, cell in cells.items() if cell.ok]
+        (loser,) = [cell for cell in cells.values() if not cell.ok]
+        assert f"(process {winner})" in loser.evalue
+
+
+def test_a_stopped_kernel_keeps_its_place_and_a_restarted_one_gets_it_back() -> None:
+    with ended_later("night"), kernel() as nb, kernel() as other:
+        nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+        nb.check("%%spmd\nx = rank + 5")
+        os.kill(nb.pid, signal.SIGSTOP)
+        try:
+            cell = other.run("%parpool --attach night")
+        finally:
+            os.kill(nb.pid, signal.SIGCONT)
+        assert "one kernel at a time" in cell.evalue
+        engines = nb.value("[engine.pid for engine in pool.engines]")
+        for _ in range(2):
+            nb.manager.restart_kernel(now=False)
+            nb.client.wait_for_ready(60)
+            nb.check("%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu")
+            cell = nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+            assert "Attached to the pool 'night'" in cell.text
+            assert nb.value("[engine.pid for engine in pool.engines]") == engines
+            assert nb.value("[pool['x'][0], pool['x'][1]]") == [5, 6]
+
+
+def test_stop_ends_a_cell_in_an_attached_kernel() -> None:
+    with killed_kernel("pass"), kernel() as nb:
+        attach(nb)
+        cell = nb.submit("%%spmd\nimport time\nprint('runs')\ntime.sleep(60)")
+        nb.wait_for_output(cell, "runs")
+        nb.stop()
+        assert nb.wait(cell, 10).ename == "KeyboardInterrupt"
+        assert cell.seconds < 30
+        cell = nb.check("%%spmd\nprint('on', rank)")
+        assert "on 1" in cell.text
+
+
+def test_a_cell_runs_to_its_end_without_its_kernel(tmp_path) -> None:
+    go = tmp_path / "go"
+    with ended_later("night"):
+        with kernel() as nb:
+            nb.check("%parpool 2 --keep --name night")
+            nb.check(WAIT)
+            cell = nb.submit(f"%%spmd\nwait_for({str(go)!r})\nend = rank")
+            wait_for_file(go.with_suffix(".begun"))
+            assert not cell.reply
+            nb.kill()
+        with kernel() as nb:
+            attach(nb)
+            go.touch()
+            assert nb.value("[pool['end'][0], pool['end'][1]]") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "use", "error", "words"),
+    [
+        ("mgpu.Constant([1, 2])", "lambda: len(shared.value())", "MgpuError", "This Constant was"),
+        ("mgpu.DataQueue()", "lambda: shared.put(1)", "PoolClosedError", "kernel that has ended"),
+        ("mgpu.DataQueue()", "lambda: shared.get()", "PoolClosedError", "kernel that has ended"),
+    ],
+)
+def test_what_only_the_dead_kernel_had_is_told(
+    tmp_path, make: str, use: str, error: str, words: str
+) -> None:
+    go = tmp_path / "go"
+    code = f"""{WAIT}
+shared = {make}
+use = {use}
+first = mgpu.parfeval(wait_for, {str(go)!r}, name="first")
+early = mgpu.parfeval(lambda: (wait_for({str(go)!r}), use()), name="early")
+late = mgpu.parfeval(lambda: (wait_for({str(go)!r}), use()), name="late")
+while not (first.running() and early.running()):
+    time.sleep(0.02)
+"""
+    with killed_kernel(code, size=2), kernel() as nb:
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        go.touch()
+        wait_until(lambda: nb.run("mgpu.tasks.load('early')").ok, 30, "the end of the task")
+        attach(nb)
+        for name in ("early", "late"):
+            cell = nb.run(f"mgpu.tasks.load({name!r}).result(30)")
+            assert cell.ename == error
+            assert words in cell.evalue
+
+
+def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
+    with ended_later("night"):
+        with kernel() as nb:
+            nb.check("%parpool 2 --keep --name night")
+            cell = nb.submit("mgpu.parfor(lambda i: time.sleep(60), range(8))")
+            wait_until(
+                lambda: any(
+                    look.answer and look.state == "busy"
+                    for look in control.look_at([control.named("night")])
+                ),
+                20,
+                "the loop",
+            )
+            assert not cell.reply
+            nb.kill()
+        with kernel() as nb:
+            attach(nb)
+            assert nb.value("pool.submit(abs, -1).result(20)") == 1
+
+
+def test_an_idle_kept_pool_ends() -> None:
+    code = "pool.owner.set_idle_timeout(1.0).result()"
+    with killed_kernel(code):
+        pools = [pool for pool in control.find_pools() if pool.name == "night"]
+        if pools:  # else it was quicker
+            traces_of("night").wait_until_gone(30)
+        assert not [pool for pool in control.find_pools() if pool.name == "night"]
+
+
+def test_the_engines_follow_the_kernel_that_is_attached(tmp_path) -> None:
+    with killed_kernel("os.environ['MARK'] = 'old'\npool.submit(abs, 1).result()"), kernel() as nb:
+        attach(nb)
+        nb.check(f"os.environ['MARK'] = 'new'\nos.chdir({str(tmp_path)!r})")
+        found = nb.value("pool.submit(lambda: (os.environ['MARK'], os.getcwd())).result()")
+        assert found == ("new", str(tmp_path))
+
+
+def test_ipyparallels_own_client_works() -> None:
+    with killed_kernel("pass"), kernel() as nb:
+        attach(nb)
+        assert nb.value("sorted(pool.client.ids)") == [0, 1]
+        assert nb.value("pool.client[:].apply_sync(abs, -2)") == [2, 2]
