@@ -52,10 +52,12 @@ class Answer:
     Attributes:
         uuids: UUIDs in CUDA's order, without the prefix `GPU-` or `MIG-`; None where unknown.
         why_unknown: One clause that says why `uuids` is None.
+        labels: The GPUs as messages call them, where they were looked up.
     """
 
     uuids: tuple[str, ...] | None
     why_unknown: str | None = None
+    labels: Sequence[str] = ()
 
 
 def bare_uuid(text: str) -> str:

@@ -104,6 +104,7 @@ class PoolStatus:
         kernel_pid: The process of its owner: the kernel, or a kept pool's keeper.
         is_kept: Whether it outlives its kernel.
         attached_pid: The kernel that a kept pool is attached to, if any.
+        notes: What is to be known of where its engines run, such as a job's time limit.
     """
 
     name: str
@@ -118,6 +119,7 @@ class PoolStatus:
     running: int
     is_kept: bool = False
     attached_pid: int | None = None
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as plain JSON values."""

@@ -10,7 +10,6 @@ from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Request, check_request
 from jupyter_mgpu.notebook import kernel_id, refuse_on_engine
 from jupyter_mgpu.opening import (
-    FAR_KINDS,
     PoolOptions,
     attach_pool,
     kept_pool,
@@ -25,8 +24,6 @@ from jupyter_mgpu.pools import find_pool, latest_pool, open_pools
 from jupyter_mgpu.transport.profiles import describe_profile
 
 IDLE_TIMEOUT_S = 30 * 60.0
-
-_SOON = "it is not built yet. Leave it out: the pool then lives on this machine, with this kernel"
 
 
 def parpool(
@@ -68,8 +65,7 @@ def parpool(
             a kept pool of that name which no kernel has is attached instead.
         attach: The name of a kept pool to attach this kernel to; it is taken as it is.
         cluster: Where the engines run: a cluster of the clusters file, "local", "slurm", "mpi" or
-            the name of an ipyparallel launcher; or a description. Kinds other than local and ssh
-            are refused for now.
+            the name of an ipyparallel launcher; or a description.
         profile: An existing ipyparallel profile that says where they run.
         start_timeout: Seconds that an engine may take to start.
 
@@ -89,11 +85,6 @@ def parpool(
         asked = {"N": n, "gpus": gpus, "name": name, "restart": restart or None, "cluster": cluster}
         return _attach(attach, options, [option for option, v in asked.items() if v is not None])
     description = _describe_cluster(cluster, profile)
-    if description is not None and description.kind not in (*FAR_KINDS, "local"):
-        raise SelectionError(
-            f"The cluster {description.name!r} is of kind {description.kind} "
-            f"({description.source}), but {_SOON}."
-        )
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),
@@ -114,7 +105,7 @@ def parpool(
     if restart:
         _stop(request.pool, keep=keep)
     pool = find_pool(request.pool)
-    if description is not None and description.kind in FAR_KINDS:
+    if description is not None and description.kind != "local":
         _refuse_keep(description, keep=keep)
         return open_far_pool(request, options, description, pool)
     if keep:

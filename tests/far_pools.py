@@ -40,6 +40,9 @@ class Loopback:
         self.processes.append(process)
         return LoopbackProcess(process)
 
+    def notes(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         for process in self.processes:
             process.wait(10)
@@ -52,6 +55,9 @@ class LoopbackProcess:
     def kill(self) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def explain(self) -> None:
+        return None
 
 
 def far_plan(rank: int, placement: Placement | None, place: HostPlace) -> EnginePlan:

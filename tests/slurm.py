@@ -1,5 +1,6 @@
-"""A real Slurm on this machine, for tests: munged, slurmctld and one slurmd with GPUs in name only.
+"""A real Slurm on this machine, for tests: munged, slurmctld and slurmds with GPUs in name only.
 
+The nodes share this machine and its stub of a driver, so GPU numbers count from 0 on each of them.
 The programs are Debian's (`slurm-wlm`, `munge`), without systemd; root starts them.
 """
 
@@ -10,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,11 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -48,54 +49,81 @@ JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 KillWait=5
 InactiveLimit=0
-NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs=8 RealMemory=2000 \
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+{nodes}
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
+"""
+NODE = """\
+NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=2000 \
 Gres=gpu:{num_gpus} State=UNKNOWN
-PartitionName=gpu Nodes=node1 Default=YES MaxTime=INFINITE State=UP
 """
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment in which srun and salloc talk to a cluster of one node with four GPUs."""
+    with _running(tmp_path_factory.mktemp("slurm"), {"node1": 4}) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which one talks to a cluster of two nodes with two GPUs each."""
+    with _running(tmp_path_factory.mktemp("slurm"), {"node1": 2, "node2": 2}) as environment:
+        yield environment
+
+
+@contextlib.contextmanager
+def _running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
+    """Start a cluster of nodes with so many GPUs each, and end it."""
     missing = [name for name in PROGRAMS if _program(name) is None]
     if missing:
         pytest.skip(f"needs Slurm (apt-get install slurm-wlm munge); missing: {', '.join(missing)}")
     if os.getuid() != 0:
         pytest.skip("needs root, as which Slurm's daemons run here")
-    folder = tmp_path_factory.mktemp("slurm")
-    configuration = _write_configuration(folder, num_gpus=4)
+    configuration = _write_configuration(folder, nodes)
     environment = {**os.environ, "SLURM_CONF": str(configuration)}
-    pid_files = [folder / f"{name}.pid" for name in ("munged", "slurmctld", "slurmd")]
+    daemons = ["munged", "slurmctld", *(f"slurmd-{node}" for node in nodes)]
     try:
-        _start(folder, environment)
-        wait_until(lambda: _state(environment) == "idle", 60, "an idle node")
+        _start(folder, environment, nodes)
+        wait_until(lambda: _states(environment) == {"idle"}, 60, "idle nodes")
         yield environment
     finally:
-        for file in reversed(pid_files):
-            _end(file)
+        for name in reversed(daemons):
+            _end(folder / f"{name}.pid")
 
 
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
 
-def _write_configuration(folder: Path, num_gpus: int) -> Path:
-    for name in ("state", "spool", "dev"):
+def _write_configuration(folder: Path, nodes: dict[str, int]) -> Path:
+    for name in ("state", "dev", *(f"spool-{node}" for node in nodes)):
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o400)
-    for number in range(num_gpus):  # Slurm wants device files: these are like /dev/null
+    for number in range(max(nodes.values())):  # Slurm wants device files: these are as /dev/null
         subprocess.run(["mknod", folder / "dev" / f"nvidia{number}", "c", "1", "3"], check=True)
-    files = f"{folder}/dev/nvidia[0-{num_gpus - 1}]"
-    (folder / "gres.conf").write_text(f"NodeName=node1 Name=gpu File={files}\n")
+    host = socket.gethostname().split(".")[0]
+    (folder / "gres.conf").write_text(
+        "".join(
+            f"NodeName={node} Name=gpu File={folder}/dev/nvidia[0-{num_gpus - 1}]\n"
+            for node, num_gpus in nodes.items()
+        )
+    )
+    described = [
+        NODE.format(name=node, host=host, port=_free_port(), num_gpus=num_gpus)
+        for node, num_gpus in nodes.items()
+    ]
     configuration = folder / "slurm.conf"
     configuration.write_text(
         CONFIGURATION.format(
             folder=folder,
-            host=socket.gethostname().split(".")[0],
+            host=host,
             controller_port=_free_port(),
-            node_port=_free_port(),
-            num_gpus=num_gpus,
+            nodes="".join(described),
         )
     )
     return configuration
@@ -107,7 +135,7 @@ def _free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-def _start(folder: Path, environment: dict[str, str]) -> None:
+def _start(folder: Path, environment: dict[str, str], nodes: Iterable[str]) -> None:
     options = {
         "--key-file": "munge.key",
         "--socket": "munge.socket",
@@ -116,17 +144,18 @@ def _start(folder: Path, environment: dict[str, str]) -> None:
         "--seed-file": "munged.seed",
     }
     munge = [f"{option}={folder / file}" for option, file in options.items()]
-    for command in (["munged", "--force", *munge], ["slurmctld", "-c"], ["slurmd", "-N", "node1"]):
+    slurmds = (["slurmd", "-N", node] for node in nodes)
+    for command in (["munged", "--force", *munge], ["slurmctld", "-c"], *slurmds):
         program = _program(command[0])
         subprocess.run([program, *command[1:]], check=True, env=environment, timeout=60)
 
 
-def _state(environment: dict[str, str]) -> str:
+def _states(environment: dict[str, str]) -> set[str]:
     command = [_program("sinfo"), "--noheader", "--format=%t"]
     asked = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=30, check=False
     )
-    return asked.stdout.strip()
+    return set(asked.stdout.split())
 
 
 def _end(pid_file: Path) -> None:

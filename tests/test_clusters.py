@@ -268,10 +268,10 @@ def test_a_pool_looks_its_cluster_up_before_it_starts_anything(profile: Path) ->
         parpool(1, cluster="bgi")
     with pytest.raises(SelectionError, match="give one of them"):
         parpool(1, cluster="big", profile="team")
-    with pytest.raises(SelectionError, match=r"'big' is of kind slurm \(.*clusters.toml\)"):
-        parpool(1, cluster="big")
-    with pytest.raises(SelectionError, match=r"'team' is of kind mpi \(profile "):
-        parpool(1, profile="team")
+    with pytest.raises(SelectionError, match=r"%parpool 4 --cluster big"):
+        parpool(cluster="big")
+    with pytest.raises(SelectionError, match=r"--share was asked for.*'team' \(mpi\)"):
+        parpool(1, profile="team", share=True)
 
 
 def test_the_cluster_local_is_this_machine() -> None:

@@ -100,7 +100,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
             the asking host's, with `content`, to find out whether its folder is shared; `folder`,
             in which engines are to work.
     """
-    gpus, trouble = _gpus()
+    gpus, trouble = list_gpus()
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
@@ -136,7 +136,7 @@ def _holds(file: str | None, content: str) -> bool | None:
         return False
 
 
-def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+def list_gpus() -> tuple[list[dict[str, Any]], str | None]:
     """List the GPUs in nvidia-smi's order, or say why there are none.
 
     Source:

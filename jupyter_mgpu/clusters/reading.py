@@ -75,6 +75,8 @@ def read_cluster(file: Path, name: str, table: Any) -> ClusterDescription:
     kind = _kind(place, table)
     own = {"local": {}, "ssh": _SSH, "slurm": _SLURM, "mpi": _MPI}.get(kind, _LAUNCHER)
     common = _CLUSTER if kind != "local" else {"kind": values.word}
+    if kind not in ("local", "ssh"):  # they choose the GPUs themselves
+        common = {**common, "gpus": values.one_of("own", "none")}
     readers = {**common, **own, **({"hosts": _read_hosts} if kind == "ssh" else {})}
     _explain_keys_of_other_kinds(place, table, kind, readers)
     given = values.read_table(place, table, readers)

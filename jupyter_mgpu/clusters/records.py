@@ -118,7 +118,8 @@ class ClusterDescription:
             `package.module.Class`).
         hosts: The hosts in rank order, for kind ssh; empty where a scheduler chooses them.
         options: The kind's own options; None for kind local.
-        gpus: As of a host; for kinds without hosts "none" asks the scheduler for no GPU.
+        gpus: As of a host; for kinds without hosts "own" gives each engine its own GPUs, "none"
+            asks for none, None leaves that to the kind.
         python: The interpreter on the hosts; None for the path of the kernel's own.
         folder: The working folder there; None for the notebook's.
         environment: Variables of all engines.

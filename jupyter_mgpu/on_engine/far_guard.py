@@ -27,7 +27,7 @@ from zmq.utils.monitor import recv_monitor_message
 from jupyter_mgpu import cuda, curve
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.on_engine import guard, lifeline, remote_leases
+from jupyter_mgpu.on_engine import guard, lifeline, remote_leases, scheduled_gpus
 from jupyter_mgpu.wire import decode, encode
 
 LAST_BYTES = 8192
@@ -125,17 +125,17 @@ class _Guard:
 
     def _ask_for_proof(self) -> None:
         """Ask CUDA, in a child with the engine's environment, which GPUs it shows."""
-        if remote_leases.VARIABLE not in os.environ:
+        if not (remote_leases.VARIABLE in os.environ or scheduled_gpus.num_gpus()):
             return
         environment = dict(os.environ)
-        self._proof = call_in_thread(lambda: cuda.visible_uuids([environment])[0], "mgpu-proof")
+        self._proof = call_in_thread(lambda: scheduled_gpus.find_out(environment), "mgpu-proof")
         self._proof.add_done_callback(lambda _: os.eventfd_write(self._proven, 1))
 
     def _tell_proof(self) -> None:
         os.eventfd_read(self._proven)
         if self._proof is not None:
             answer = self._proof.result()
-            self._say("proof", uuids=answer.uuids, why=answer.why_unknown)
+            self._say("proof", uuids=answer.uuids, why=answer.why_unknown, labels=answer.labels)
 
     def _on_exit_signal(self, _signum: int, _frame: Any) -> None:
         self._is_asked_to_end = True
@@ -156,7 +156,13 @@ class _Guard:
             if self._refusal is not None:
                 self._say("refused", message=self._refusal)
                 self._is_asked_to_end = True
-            self._say("hello", pid=self._engine, host=socket.gethostname())
+            self._say(
+                "hello",
+                pid=self._engine,
+                # Slurm may call a node otherwise than it calls itself.
+                host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+                local_rank=os.environ["MGPU_LOCAL_RANK"],
+            )
 
     def _obey(self) -> None:
         header, _ = decode(self._line.recv_multipart())
@@ -173,7 +179,9 @@ class _Guard:
             os.killpg(self._engine, signal.SIGKILL)  # DataLoader workers and the like as well
         _, status = os.waitpid(self._engine, 0)
         code = os.waitstatus_to_exitcode(status)
-        self._say("ended", code=code, words=self._last_words())
+        # A scheduler signals engine and guard alike, in any order.
+        asked = self._is_asked_to_end or code == -signal.SIGTERM
+        self._say("ended", code=code, words=self._last_words(), asked=asked)
         self._line.close()
         self._monitor.close()
         self._context.term()  # waits until that is sent, at most for the line's linger

@@ -10,17 +10,28 @@ VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915
 
 
-def interface_towards(address: str) -> str | None:
-    """Name the interface whose own address this host uses towards another; None if unknown.
+def own_address_towards(address: str) -> str | None:
+    """Return this host's own address on the way to another; None if there is no way.
 
-    Source:
-        netdevice(7), SIOCGIFADDR; the routing table is asked by connecting a socket for
-        datagrams, which sends nothing.
+    The routing table is asked by connecting a socket for datagrams, which sends nothing.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
-            own = probe.getsockname()[0]
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_towards(address: str) -> str | None:
+    """Name the interface whose own address this host uses towards another; None if unknown.
+
+    Source:
+        netdevice(7), SIOCGIFADDR.
+    """
+    own = own_address_towards(address)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             names = [name for _, name in socket.if_nameindex()]
             return next((name for name in names if _address_of(probe, name) == own), None)
     except OSError:

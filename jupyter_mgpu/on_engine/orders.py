@@ -21,7 +21,7 @@ def fold(
     Args:
         orders: Each engine's own, in the order of the launcher's numbers.
         place_variable: The variable in which the launcher tells a process its number, from 0 on;
-            none where it starts a single one.
+            none where it starts a single one. `A|B` stands for the one that is set.
         taken: Variables of ours, and those of the launcher from which a process takes them, such
             as MGPU_LOCAL_RANK from SLURM_LOCALID.
     """
@@ -41,6 +41,10 @@ def unfold() -> None:
     if text is None:
         return
     orders = json.loads(text)
-    place = int(os.environ[orders["place"]]) if orders["place"] else 0
-    taken = {ours: os.environ[theirs] for ours, theirs in orders["taken"].items()}
+    place = int(_first_of(orders["place"])) if orders["place"] else 0
+    taken = {ours: _first_of(theirs) for ours, theirs in orders["taken"].items()}
     os.environ.update({**orders["all"], **orders["each"][place], **taken})
+
+
+def _first_of(names: str) -> str:
+    return next(os.environ[name] for name in names.split("|") if name in os.environ)

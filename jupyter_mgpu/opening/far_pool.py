@@ -12,6 +12,7 @@ from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
+from jupyter_mgpu.opening.scheduled_plan import plan_scheduled_pool
 from jupyter_mgpu.opening.ssh_plan import plan_ssh_pool
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.owner import Owner
@@ -23,8 +24,10 @@ from jupyter_mgpu.sending import Sender
 Planner = Callable[[Request, ClusterDescription, Path], FarPlan]
 """Finds out what there is, and plans the engines; may use the pool's folder for its sockets."""
 
-FAR_KINDS: dict[str, Planner] = {"ssh": plan_ssh_pool}
-"""What plans a pool of each kind of cluster."""
+
+def planner_of(kind: str) -> Planner:
+    """Return what plans a pool on a kind of cluster."""
+    return plan_ssh_pool if kind == "ssh" else plan_scheduled_pool
 
 
 def open_far_pool(
@@ -42,7 +45,7 @@ def open_far_pool(
     folder = private_folder()
     plan: FarPlan | None = None
     try:
-        plan = FAR_KINDS[description.kind](request, description, folder)
+        plan = planner_of(description.kind)(request, description, folder)
         for sentence in plan.sentences:
             notices.say(sentence)
         pool = Pool(

@@ -9,10 +9,11 @@ from jupyter_mgpu.output.table import format_bytes
 def status_line(status: PoolStatus) -> str:
     """Say in one line what a pool is and does."""
     idle = "for good" if status.idle_timeout_s is None else f"{status.idle_timeout_s / 60:.0f} min"
-    return (
+    line = (
         f"Pool {status.name!r}: {_engines(status)}; tasks: {_work(status)}; "
         f"kept when unused: {idle}{'; outlives its kernel' if status.is_kept else ''}"
     )
+    return "; ".join([line, *status.notes])
 
 
 def attached_line(status: PoolStatus, num_ended: int) -> str:

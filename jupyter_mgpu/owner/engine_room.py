@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jupyter_mgpu.daemon_thread import call_in_thread
@@ -131,10 +132,12 @@ class EngineRoom:
     async def _prove(self, engine: EngineRecord) -> None:
         """Ask CUDA, in a child with the engine's environment, which GPUs it would get."""
         if engine.plan.judge is not None and engine.process is not None:
-            proof = engine.plan.judge(await engine.process.visible_gpus())
-            engine.proven, error = proof
+            seen = await engine.process.visible_gpus()
+            engine.proven, error = engine.plan.judge(seen)
             if error is not None:
                 raise PoolStartError(error)
+            if seen.labels:  # a scheduler has chosen them
+                engine.plan = replace(engine.plan, device=", ".join(seen.labels))
         if engine.plan.prove is not None:
             # It may hang in the driver: nothing ever waits for its thread.
             answer = call_in_thread(engine.plan.prove, "mgpu-proof")

@@ -351,6 +351,7 @@ class OwnerLoop:
             running=running,
             is_kept=self.plan.is_kept,
             attached_pid=self.plan.attached_pid,
+            notes=self.cluster.notes(),
         )
 
     @property

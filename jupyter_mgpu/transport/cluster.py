@@ -201,12 +201,16 @@ class PoolCluster:
         command = ("-P", "-m", ENGINE_MODULE, *ENGINE_ARGS)
         process = self._far.expect(f"{rank}.{start}", placement.host)
         try:
-            order = Order(rank, start, settings, command)
+            order = Order(rank, start, settings, command, process.begun)
             process.launched = await placement.launcher.start(order)
         except BaseException:
             process.close()
             raise
         return process
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what people should know of what has started the engines of other hosts."""
+        return tuple(note for launcher in self._launchers for note in launcher.notes())
 
     def unregister(self, rank: int) -> None:
         """Tell ipyparallel's hub that the engine of a rank has ended."""

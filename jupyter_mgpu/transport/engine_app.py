@@ -7,10 +7,18 @@ import importlib
 import os
 import sys
 
-from jupyter_mgpu.on_engine import guard, interfaces, launcher_names, lifeline, orders
+from jupyter_mgpu.on_engine import (
+    guard,
+    interfaces,
+    launcher_names,
+    lifeline,
+    orders,
+    scheduled_gpus,
+)
 
 if __name__ == "__main__":  # before any thread and any heavy import
     orders.unfold()
+    scheduled_gpus.take_own()
     if lifeline.URL_VARIABLE in os.environ:
         importlib.import_module("jupyter_mgpu.on_engine.far_guard").install()
     else:

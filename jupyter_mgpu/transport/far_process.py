@@ -1,6 +1,7 @@
 """One engine's process on another host, as its owner sees it: through the words of its guard."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.placement import Launched
 from jupyter_mgpu.wire import Header
 
+EXPLAIN_S = 5.0
+"""So long a launcher may take to say why it has ended an engine."""
 KILLED_TICKS = 4
 """So many ticks after a kill that nobody confirms, the launcher is asked to do it."""
 
@@ -38,7 +41,8 @@ class FarProcess:
         self._missed = 0
         self._ticks_killed: int | None = None
         self._on_exit: Callable[[], None] | None = None
-        self._guard: asyncio.Future[None] = loop.create_future()
+        self.begun: asyncio.Future[Header | None] = loop.create_future()
+        self._explaining: asyncio.Task[None] | None = None
         self._gpus: asyncio.Future[cuda.Answer] = loop.create_future()
 
     def watch(self, on_exit: Callable[[], None]) -> None:  # noqa: D102 - as in EngineProcess
@@ -55,13 +59,13 @@ class FarProcess:
     def kill(self) -> None:  # noqa: D102 - as in EngineProcess
         if self._is_alive and self._ticks_killed is None:
             self._ticks_killed = 0
-            if self._guard.done():
+            if self.begun.done():
                 self._tell({"op": "kill"})
             elif self.launched is not None:
                 self.launched.kill()
 
     async def ready(self) -> None:  # noqa: D102 - as in EngineProcess
-        await asyncio.shield(self._guard)
+        await asyncio.shield(self.begun)
 
     async def visible_gpus(self) -> cuda.Answer:  # noqa: D102 - as in EngineProcess
         return await asyncio.shield(self._gpus)
@@ -82,21 +86,28 @@ class FarProcess:
         if operation == "hello":
             self.pid = int(header["pid"])
             self.host = self.host or str(header["host"])
-            if not self._guard.done():
-                self._guard.set_result(None)
+            if not self.begun.done():
+                self.begun.set_result(header)
             if self._ticks_killed is not None:
                 self._tell({"op": "kill"})
         elif operation == "beat":
             self.rss_bytes = header["rss_bytes"]
         elif operation == "proof":
             uuids = header["uuids"]
-            self._answer(cuda.Answer(None if uuids is None else tuple(uuids), header["why"]))
+            self._answer(
+                cuda.Answer(
+                    None if uuids is None else tuple(uuids), header["why"], header["labels"]
+                )
+            )
         elif operation == "refused":
             self.lost = f"was not started: {header['message']}"
         elif operation == "ended":
             self._code = header["code"]
             self.last_words = header["words"]
-            self._end()
+            if header["asked"] and self._ticks_killed is None:
+                self._explain_and_end()
+            else:
+                self._end()
 
     def tick(self) -> None:
         """Count one more beat that may be missed."""
@@ -106,7 +117,7 @@ class FarProcess:
             self._ticks_killed += 1
             if self._ticks_killed == KILLED_TICKS and self.launched is not None:
                 self.launched.kill()
-        if self._guard.done():
+        if self.begun.done():
             self._missed += 1
             if self._missed > lifeline.MISSED_BEATS:
                 silent_s = lifeline.MISSED_BEATS * lifeline.BEAT_S
@@ -114,13 +125,25 @@ class FarProcess:
                     f"has not been heard of for {silent_s:g} s: {self.host} is down, or the "
                     "network to it is cut"
                 )
-                self._end()
+                self._explain_and_end()
+
+    def _explain_and_end(self) -> None:
+        if self._explaining is None:
+            self._explaining = self._loop.create_task(self._explain())
+
+    async def _explain(self) -> None:
+        """Ask the launcher what has happened: a job may have been cancelled, or out of time."""
+        if self.launched is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EXPLAIN_S):
+                    self.lost = await self.launched.explain() or self.lost
+        self._end()
 
     def _end(self) -> None:
         if self._is_alive:
             self._is_alive = False
-            if not self._guard.done():
-                self._guard.set_result(None)
+            if not self.begun.done():
+                self.begun.set_result(None)
             self._answer(cuda.Answer(None, "the engine has ended"))
             self._report()
 

@@ -98,6 +98,9 @@ class SshLauncher:
             ) from error
         return launcher
 
+    def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
+        return []
+
     async def close(self) -> None:  # noqa: D102 - as in Launcher
         await asyncio.wrap_future(call_in_thread(self._connection.close, "mgpu-ssh-close"))
 
@@ -114,3 +117,6 @@ class SshLaunched:
                 self._launcher.signal(signal.SIGKILL)
 
         call_in_thread(kill, "mgpu-ssh-kill")
+
+    async def explain(self) -> str | None:  # noqa: D102 - as in Launched
+        return None

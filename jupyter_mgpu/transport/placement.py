@@ -3,9 +3,12 @@
 A new way to start engines (a scheduler, MPI, a cloud) is one class with the methods of `Launcher`.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from jupyter_mgpu.wire import Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,14 @@ class Order:
             a file of mode 0600 or a standard input, never on a command line. `orders.fold` makes
             one variable of it.
         command: What to run, after the host's own Python.
+        begun: Set when its guard has said that it runs, to what it said; to None if it has ended.
     """
 
     rank: int
     start: int
     environment: Mapping[str, str]
     command: tuple[str, ...]
+    begun: "asyncio.Future[Header | None]"
 
 
 class Launched(Protocol):
@@ -34,6 +39,13 @@ class Launched(Protocol):
         """Have it ended by the launcher's own means; must return at once, may fail silently.
 
         Called only where the engine's guard does not answer.
+        """
+
+    async def explain(self) -> str | None:
+        """Say why the launcher has ended it, as a clause that follows the engine's name.
+
+        Called when its guard was told by a signal to end, or is not heard of any more. It is given
+        some seconds; None leaves the guard's own words.
         """
 
 
@@ -51,6 +63,9 @@ class Launcher(Protocol):
             PoolStartError: If it cannot be started; it says why and what to do.
             HostUnreachableError: If the host does not answer: it is tried again later.
         """
+
+    def notes(self) -> Sequence[str]:
+        """Say what people should know of it now, such as a time limit; must return at once."""
 
     async def close(self) -> None:
         """End what belongs to the launcher itself; its engines have been ended."""

@@ -1,0 +1,165 @@
+"""Plans engines whose hosts and GPUs a scheduler chooses."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from jupyter_mgpu import cuda
+from jupyter_mgpu.clusters import ClusterDescription, MpiOptions, SlurmOptions, probe
+from jupyter_mgpu.clusters.commands import in_allocation, slurm_words
+from jupyter_mgpu.errors import SelectionError
+from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.on_engine import interfaces, scheduled_gpus, warning_filters
+from jupyter_mgpu.opening.far_plan import FarPlan
+from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.plans import EnginePlan
+from jupyter_mgpu.transport import slurm_queue
+from jupyter_mgpu.transport.launch_other import OtherLauncher
+from jupyter_mgpu.transport.launch_slurm import SlurmLauncher
+from jupyter_mgpu.transport.launch_steps import StepLauncher, mpirun, srun
+from jupyter_mgpu.transport.placement import Launcher, Placement
+
+START_TIMEOUT_S = 60.0
+
+Judge = Callable[[cuda.Answer], tuple[bool, str | None]]
+_TEMPLATE_LINE = "#SBATCH --gpus-per-task={gpus}"
+
+
+def plan_scheduled_pool(request: Request, cluster: ClusterDescription, _folder: Path) -> FarPlan:
+    """Plan engines that Slurm, MPI or another launcher of ipyparallel starts.
+
+    Raises:
+        SelectionError: For what a scheduler cannot be asked.
+        ClusterError: If there is no such launcher.
+    """
+    size = _check(request, cluster)
+    num_gpus = request.gpus_per_engine if _has_gpus(cluster) else 0
+    return FarPlan(
+        _plan(range(size), cluster, _launcher(size, cluster, num_gpus), num_gpus),
+        address=cluster.address or _own_address(_nodes(cluster)),
+        run_id=uuid.uuid4().hex,
+        sentences=() if num_gpus else (f"The engines of {cluster.name!r} run without GPUs.",),
+    )
+
+
+def _has_gpus(cluster: ClusterDescription) -> bool:
+    """Tell whether engines get GPUs; if nothing is said: of Slurm, or where this host has some."""
+    if cluster.gpus is not None:
+        return cluster.gpus != "none"
+    is_like_this_host = isinstance(cluster.options, MpiOptions) and bool(probe.list_gpus()[0])
+    return isinstance(cluster.options, SlurmOptions) or is_like_this_host
+
+
+def _launcher(size: int, cluster: ClusterDescription, num_gpus: int) -> Launcher:
+    timeout_s = cluster.start_timeout_s or START_TIMEOUT_S
+    options = cluster.options
+    if isinstance(options, SlurmOptions):
+        if options.submit == "srun" and not in_allocation():
+            raise SelectionError(
+                f'The cluster {cluster.name!r} has submit = "srun", but this notebook is in no '
+                'allocation. Start it in one (salloc), or set submit = "sbatch".'
+            )
+        if options.submit == "sbatch" or not in_allocation():
+            return SlurmLauncher(size, cluster, num_gpus, timeout_s, notices.say)
+        return StepLauncher(size, cluster, srun(num_gpus), timeout_s)
+    if isinstance(options, MpiOptions):
+        return StepLauncher(size, cluster, mpirun(options, cluster), timeout_s)
+    return OtherLauncher(cluster)
+
+
+def _nodes(cluster: ClusterDescription) -> list[str]:
+    """List addresses of nodes on which engines may run, where somebody knows them."""
+    options = cluster.options
+    if not isinstance(options, SlurmOptions):
+        return []
+    if in_allocation():
+        return slurm_queue.node_addresses(f"--nodes={os.environ['SLURM_JOB_NODELIST']}")
+    return slurm_queue.node_addresses(*slurm_words(SlurmOptions(partition=options.partition)))
+
+
+def _own_address(nodes: Iterable[str]) -> str:
+    """Return the address of this host on the way to the nodes, else its first one."""
+    ways = (interfaces.own_address_towards(node) for node in nodes)
+    return next(filter(None, ways), None) or next(iter(probe.own_addresses().values()))
+
+
+def _check(request: Request, cluster: ClusterDescription) -> int:
+    """Return how many engines are asked for, if a scheduler can be asked like that."""
+    if not isinstance(request.n, int):
+        raise SelectionError(
+            f"The cluster {cluster.name!r} has no GPUs of its own to count. Say how many engines "
+            f"to ask it for, as in %parpool 4 --cluster {cluster.name}."
+        )
+    refused = {
+        "--per-gpu": request.per_gpu != 1,
+        "--share": request.share,
+        "--visible pool": request.visible != "own",
+    }
+    for option in (option for option, is_asked in refused.items() if is_asked):
+        raise SelectionError(
+            f"{option} was asked for, but the cluster {cluster.name!r} ({cluster.kind}) chooses "
+            "the GPUs itself and shows each engine its own. Leave it out."
+        )
+    return request.n
+
+
+def _plan(
+    ranks: Sequence[int], cluster: ClusterDescription, launcher: Launcher, num_gpus: int
+) -> tuple[EnginePlan, ...]:
+    """Plan engines that one launcher starts.
+
+    Args:
+        ranks: Their ranks.
+        cluster: The cluster.
+        launcher: Starts them all.
+        num_gpus: How many GPUs each of them gets.
+    """
+    environment = {
+        **cluster.environment,
+        scheduled_gpus.NUMBER_VARIABLE: str(num_gpus),
+        warning_filters.VARIABLE: warning_filters.describe(),
+    }
+    placement = Placement("", launcher)
+    taken: dict[str, int] = {}
+    return tuple(
+        EnginePlan(
+            rank=rank,
+            device=f"GPU of {cluster.name}" if num_gpus else "CPU",
+            torch_device="cuda:0" if num_gpus else "cpu",
+            environment=environment,
+            judge=_judge_of(rank, num_gpus, taken) if num_gpus else None,
+            placement=placement,
+        )
+        for rank in ranks
+    )
+
+
+def _judge_of(rank: int, num_gpus: int, taken: dict[str, int]) -> Judge:
+    """Make the function that says whether an engine got GPUs of its own.
+
+    Args:
+        rank: The engine's rank.
+        num_gpus: How many it is to have.
+        taken: Which rank has which GPU, by UUID, for all engines that are planned together.
+    """
+
+    def judge(answer: cuda.Answer) -> tuple[bool, str | None]:
+        if answer.uuids is None:
+            return False, None
+        shown = ", ".join(answer.labels) or "none"
+        if len(answer.uuids) != num_gpus:
+            return False, (
+                f"The engine of rank {rank} was to have GPUs of its own, {num_gpus} of them, but "
+                f"CUDA shows it: {shown}. Ask for GPUs per task, as in {_TEMPLATE_LINE}, or set "
+                'gpus = "none" for CPU engines.'
+            )
+        others = {taken.setdefault(uuid, rank) for uuid in answer.uuids} - {rank}
+        if others:
+            return False, (
+                f"{shown} was given to rank {rank} and to rank {others.pop()}. Ask for GPUs per "
+                f"task, as in {_TEMPLATE_LINE}."
+            )
+        return True, None
+
+    return judge

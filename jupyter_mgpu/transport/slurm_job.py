@@ -1,0 +1,124 @@
+"""One job of Slurm that runs engines: waited for, explained, cancelled."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.transport import slurm_queue
+from jupyter_mgpu.transport.placement import Order
+from jupyter_mgpu.transport.slurm_queue import Job
+
+SHORTEST_POLL_S, LONGEST_POLL_S = 0.2, 5.0
+QUIET_S = 1.0
+"""So long a job may wait before that is worth a line."""
+LAST_BYTES = 4096
+
+Answer = TypeVar("Answer")
+
+
+class SlurmJob:
+    """A job that was submitted.
+
+    Args:
+        job_id: Its number.
+        size: How many engines it runs.
+        log: What it writes to, where the nodes share that folder.
+
+    Attributes:
+        clock: Knows how long it may run.
+        over: How Slurm has ended it, as a sentence without its full stop; None if it has not.
+    """
+
+    def __init__(self, job_id: str, size: int, log: Path) -> None:
+        self._id = job_id
+        self._size = size
+        self._log = log
+        self.clock = slurm_queue.JobClock(job_id)
+        self.over: str | None = None
+
+    def kill(self) -> None:
+        """Cancel the job of a single engine; of several, one cannot be told from the others."""
+        if self._size == 1:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Have Slurm end the job; nobody waits for that."""
+        subprocess.Popen(
+            ["scancel", "--quiet", self._id],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    async def explain(self) -> str | None:
+        """Say how the job has ended, as a clause; None if it runs."""
+        end = await slurm_queue.explain(self._id)
+        if end is None:
+            return None
+        self.over = f"Slurm's job {self._id} {end}"
+        return f"has ended: {self.over}"
+
+    async def wait(
+        self, orders: Sequence[Order], timeout_s: float, say: Callable[[str], None]
+    ) -> None:
+        """Wait until its engines have begun, in the queue for as long as it takes.
+
+        Args:
+            orders: Its engines.
+            timeout_s: How long they may take once the job runs.
+            say: Tells the user what the job waits for.
+
+        Raises:
+            PoolStartError: If the job ends, or an engine does not begin in time.
+        """
+        waiting = {order.begun for order in orders}
+        poll_s, submitted_s = SHORTEST_POLL_S, time.monotonic()
+        running_s: float | None = None
+        told = ""
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=poll_s)
+            poll_s = min(1.2 * poll_s, LONGEST_POLL_S)
+            job = await _in_thread(lambda: slurm_queue.read_job(self._id)) if waiting else None
+            if job is None:
+                continue
+            if job.is_over:
+                raise PoolStartError(self._failure(f"{job.end}, before its engines began"))
+            if job.state == "PENDING":
+                words = await _in_thread(lambda job=job: self._waiting_words(job))  # type: ignore[misc]
+                if words != told and time.monotonic() - submitted_s > QUIET_S:
+                    say(words)
+                    told = words
+                continue
+            running_s = running_s or time.monotonic()
+            if time.monotonic() - running_s > timeout_s:
+                missing = f"{len(waiting)} of its {self._size} engines did not begin"
+                raise PoolStartError(
+                    self._failure(f"runs on {job.nodes}, but {missing} within {timeout_s:g} s")
+                )
+        self.clock.look()
+        if told:
+            say(f"Slurm's job {self._id} runs.")
+
+    def _waiting_words(self, job: Job) -> str:
+        ahead = slurm_queue.num_ahead(self._id, job)
+        return (
+            f"Slurm's job {self._id} waits in the partition {job.partition}: {job.why}"
+            f"{f', {ahead} ahead' if ahead else ''}. Stop cancels it."
+        )
+
+    def _failure(self, what: str) -> str:
+        try:
+            lines = self._log.read_bytes()[-LAST_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            lines = ""
+        said = f"\nIts last lines:\n{lines}" if lines else ""
+        return f"Slurm's job {self._id} {what}.{said}"
+
+
+async def _in_thread(function: Callable[[], Answer]) -> Answer:
+    return await asyncio.wrap_future(call_in_thread(function, "mgpu-slurm"))

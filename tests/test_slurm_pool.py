@@ -1,0 +1,298 @@
+"""Pools whose engines are jobs of a real Slurm: started, replaced, cancelled, and nothing left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_stubs import gpus
+from slurm import slurm  # noqa: F401 - a fixture
+
+import jupyter_mgpu as mgpu
+from jupyter_mgpu import clusters
+from jupyter_mgpu.clusters import ClusterDescription, SlurmOptions
+from jupyter_mgpu.errors import EngineDiedError, PoolStartError, SelectionError
+from jupyter_mgpu.pool import Pool
+from notebooks import Notebook, wait_until
+
+pytestmark = pytest.mark.slurm
+
+NAMED_S = 15
+"""So soon after the end of a job its tasks have an error with the cause."""
+GONE_S = 15
+"""So soon after the end of a pool or its kernel the queue is empty."""
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    slurm: dict[str, str],  # noqa: F811 - the fixture
+) -> Iterator[ClusterDescription]:
+    """Slurm without GPUs, for this process as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
+        yield replace(clusters.find("slurm"), gpus="none")
+
+
+def options(cluster: ClusterDescription, **values: Any) -> ClusterDescription:
+    return replace(cluster, options=SlurmOptions(**values))
+
+
+def queue() -> list[str]:
+    command = ["squeue", "--noheader", "--format=%A %t %D"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def job_of(pool: Pool) -> str:
+    return str(pool.submit(lambda: os.environ["SLURM_JOB_ID"]).result(20))
+
+
+@pytest.fixture
+def pool(cluster: ClusterDescription) -> Iterator[Pool]:
+    with mgpu.parpool(2, cluster=cluster, name="slurm") as opened:
+        yield opened
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
+
+
+def holder(*options: str) -> "subprocess.Popen[bytes]":
+    """A job of somebody else, which runs when this returns."""
+    before = len(queue())
+    job = subprocess.Popen(["srun", *options, "sleep", "600"], stderr=subprocess.DEVNULL)
+    wait_until(lambda: len([line for line in queue() if " R " in line]) > before, 20, "the job")
+    return job
+
+
+def end(job: "subprocess.Popen[bytes]") -> None:
+    job.terminate()  # srun ends its job
+    job.wait(20)
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
+
+
+def test_ranks_are_those_of_the_job_and_meet_in_collectives(pool: Pool) -> None:
+    def ranks() -> tuple[str, float, list[str]]:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.tensor([float(os.environ["RANK"]) + 1])
+        dist.all_reduce(total)
+        names = [name for name in os.environ if "PROCID" in name or name == "MGPU_ORDERS"]
+        return os.environ["RANK"], float(total), names
+
+    assert list(mgpu.spmd(ranks)) == [("0", 3.0, []), ("1", 3.0, [])]
+    assert [engine.host for engine in pool.engines] == ["node1", "node1"]
+    assert [line.split()[1] for line in queue()] == ["R"]
+    assert not list(Path.cwd().glob("*.sbatch"))
+    assert not list(Path.cwd().glob("slurm-*.out"))
+
+
+def test_an_engine_that_dies_is_replaced_by_a_job_of_its_own(pool: Pool) -> None:
+    first, second = pool.engines
+    assert second.pid is not None
+
+    os.kill(second.pid, signal.SIGKILL)
+
+    wait_until(lambda: pool.engines[1].starts == 1 and pool.engines[1].state == "idle", 30)
+    assert pool.engines[0].pid == first.pid
+    assert len(queue()) == 2
+    assert list(mgpu.spmd(lambda: os.environ["RANK"])) == ["0", "1"]
+
+
+def test_the_status_counts_the_time_limit_down(cluster: ClusterDescription) -> None:
+    with mgpu.parpool(1, cluster=options(cluster, time="2:00:00"), name="limited") as pool:
+        (note,) = pool.status().notes
+
+    assert re.fullmatch(r"Slurm's job \d+ runs on node1, 1:59:\d\d left", note)
+
+
+ENDS = {
+    "was cancelled": ["scancel", "{job}"],
+    "was preempted by another job": ["srun", "--partition=urgent", "--exclusive", "true"],
+}
+
+
+@pytest.mark.parametrize("cause", ENDS)
+def test_a_job_that_slurm_ends_is_named_and_not_asked_for_again(
+    cluster: ClusterDescription, cause: str
+) -> None:
+    pool = mgpu.parpool(2, cluster=options(cluster, partition="gpu"), name="ended")
+    job = job_of(pool)
+    task = mgpu.parfeval(time.sleep, 600, pool=pool)
+    wait_until(lambda: task.state == "running", 10)
+
+    with (
+        subprocess.Popen([word.format(job=job) for word in ENDS[cause]]),
+        pytest.raises(EngineDiedError, match=rf"Slurm's job {job} {cause}"),
+    ):
+        task.result(NAMED_S)
+
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")  # and no job in its place
+    pool.shutdown(wait_for_tasks=False)
+
+
+def test_a_job_that_is_killed_at_once_is_named_as_well(cluster: ClusterDescription) -> None:
+    pool = mgpu.parpool(1, cluster=cluster, name="killed")
+    job = job_of(pool)
+    task = mgpu.parfeval(time.sleep, 600, pool=pool)
+    wait_until(lambda: task.state == "running", 10)
+
+    subprocess.run(["scancel", "--signal=KILL", job], check=True)  # guards cannot say anything
+
+    with pytest.raises(EngineDiedError, match=rf"Slurm's job {job} "):
+        task.result(NAMED_S)
+    pool.shutdown(wait_for_tasks=False)
+
+
+def test_a_job_out_of_its_time_is_named(cluster: ClusterDescription) -> None:
+    pool = mgpu.parpool(1, cluster=options(cluster, time="1"), name="out of time")
+    job = job_of(pool)
+    task = mgpu.parfeval(time.sleep, 600, pool=pool)
+
+    with pytest.raises(EngineDiedError, match=rf"Slurm's job {job} ran out of its time limit"):
+        task.result(60 + 30 + NAMED_S)  # Slurm looks every 30 s
+
+    pool.shutdown(wait_for_tasks=False)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_waits_says_for_what_and_stop_takes_it_out_of_the_queue(
+    nb: Notebook, tmp_path: Path
+) -> None:
+    (tmp_path / "mgpu-clusters.toml").write_text('[lab]\nkind = "slurm"\ngpus = "none"\n')
+    other = holder("--exclusive")
+    try:
+        nb.check(f"import os; os.environ['SLURM_CONF'] = {os.environ['SLURM_CONF']!r}")
+        nb.check(f"os.chdir({str(tmp_path)!r})")
+        cell = nb.submit("%parpool 2 --cluster lab --name lab")
+        nb.wait_for_output(cell, "waits in the partition gpu: Resources", 20)
+
+        nb.stop()
+
+        nb.wait(cell, 20)
+        assert cell.ename == "KeyboardInterrupt"
+        wait_until(lambda: len(queue()) == 1, GONE_S, "only the other job")
+    finally:
+        end(other)
+
+
+KERNEL = """
+import sys, time
+import jupyter_mgpu as mgpu
+from dataclasses import replace
+from jupyter_mgpu import clusters
+pool = mgpu.parpool(2, cluster=replace(clusters.find("slurm"), gpus="none"))
+pool.submit(time.sleep, 600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("state", ["running", "waiting"])
+def test_nothing_is_left_in_the_queue_when_the_kernel_is_killed(state: str) -> None:
+    other = holder("--exclusive") if state == "waiting" else None
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
+    try:
+        if other is None:
+            assert kernel.stdout is not None
+            while kernel.stdout.readline() not in ("ready\n", ""):
+                pass
+        else:
+            wait_until(lambda: len(queue()) == 2, 30, "the job in the queue")
+        left = len(queue()) - 1
+
+        kernel.kill()
+        kernel.wait(10)
+
+        wait_until(lambda: len(queue()) == left, GONE_S, "the end of the job")
+    finally:
+        kernel.kill()
+        if other is not None:
+            end(other)
+
+
+def test_what_slurm_refuses_is_told_with_its_own_words(cluster: ClusterDescription) -> None:
+    with pytest.raises(PoolStartError, match=r"(?s)invalid partition.*cluster check slurm"):
+        mgpu.parpool(1, cluster=options(cluster, partition="none"), name="refused")
+
+    assert not queue()
+
+
+def test_a_job_that_cannot_run_python_says_so(cluster: ClusterDescription) -> None:
+    broken = replace(cluster, python="/no/python")
+
+    with pytest.raises(PoolStartError, match=r"(?s)before its engines began.*/no/python"):
+        mgpu.parpool(1, cluster=broken, name="broken")
+
+    assert not list((Path(os.environ["XDG_CACHE_HOME"]) / "jupyter_mgpu").glob("*.log"))
+
+
+def test_an_own_template_may_set_the_scene(cluster: ClusterDescription) -> None:
+    template = "#!/bin/sh\n#SBATCH --export=NONE\nexport SCENE=set\nsrun {program_and_args}\n"
+
+    with mgpu.parpool(2, cluster=options(cluster, template=template), name="own") as pool:
+        assert list(mgpu.spmd(lambda: os.environ.get("SCENE"))) == ["set", "set"]
+        assert len(pool.engines) == 2
+
+
+def test_what_a_scheduler_cannot_be_asked_is_refused(cluster: ClusterDescription) -> None:
+    with pytest.raises(SelectionError, match="%parpool 4 --cluster slurm"):
+        mgpu.parpool(cluster=cluster, name="no")
+    with pytest.raises(SelectionError, match="--per-gpu was asked for"):
+        mgpu.parpool(2, cluster=cluster, per_gpu=2, name="no")
+    with pytest.raises(SelectionError, match="--gpus 0 was asked for"):
+        mgpu.parpool(1, cluster=cluster, gpus="0", name="no")
+    with pytest.raises(SelectionError, match="is in no allocation"):
+        mgpu.parpool(1, cluster=options(cluster, submit="srun"), name="no")
+
+
+@pytest.fixture
+def with_gpus(
+    cluster: ClusterDescription,
+    gpu_machine: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> ClusterDescription:
+    """The same Slurm with four GPUs, which engines see by the stub of the driver."""
+    for name, value in gpu_machine(gpus(4)).items():
+        monkeypatch.setenv(name, value)
+    return replace(cluster, gpus="own")
+
+
+def test_engines_have_the_gpus_that_slurm_gives_them_and_cuda_agrees(
+    with_gpus: ClusterDescription,
+) -> None:
+    other = holder("--gres=gpu:1")
+    try:
+        with mgpu.parpool(2, cluster=with_gpus, name="gpus") as pool:
+            masks = list(mgpu.spmd(lambda: os.environ["CUDA_VISIBLE_DEVICES"]))
+            devices = [(engine.device, engine.proven) for engine in pool.engines]
+    finally:
+        end(other)
+
+    assert masks == ["1", "2"]
+    assert devices == [("GPU 1 (NVIDIA H200)", True), ("GPU 2 (NVIDIA H200)", True)]
+
+
+def test_a_template_without_gpus_is_refused_by_what_cuda_shows(
+    with_gpus: ClusterDescription,
+) -> None:
+    template = "#!/bin/sh\nexport CUDA_VISIBLE_DEVICES=\nsrun {program_and_args}\n"
+
+    with pytest.raises(PoolStartError, match=r"CUDA shows it: none.*gpus-per-task=\{gpus\}"):
+        mgpu.parpool(1, cluster=options(with_gpus, template=template), name="none")
+
+
+def test_tasks_that_see_the_same_gpus_take_one_each(with_gpus: ClusterDescription) -> None:
+    template = "#!/bin/sh\n#SBATCH --gres=gpu:2\nsrun {program_and_args}\n"
+
+    with mgpu.parpool(2, cluster=options(with_gpus, template=template), name="same") as pool:
+        assert [engine.device for engine in pool.engines] == [
+            "GPU 0 (NVIDIA H200)",
+            "GPU 1 (NVIDIA H200)",
+        ]
