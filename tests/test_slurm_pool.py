@@ -1,5 +1,6 @@
 """Pools whose engines are jobs of a real Slurm: started, replaced, cancelled, and nothing left."""
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpus
-from slurm import slurm  # noqa: F401 - a fixture
+from slurm import slurm, two_nodes  # noqa: F401 - fixtures
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
@@ -296,3 +297,71 @@ def test_tasks_that_see_the_same_gpus_take_one_each(with_gpus: ClusterDescriptio
             "GPU 0 (NVIDIA H200)",
             "GPU 1 (NVIDIA H200)",
         ]
+
+
+ALLOCATED = """
+import json, os, signal, subprocess, time
+import jupyter_mgpu as mgpu
+
+def seen():
+    names = ("RANK", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURMD_NODENAME")
+    return [os.environ.get(name) for name in names]
+
+def queue():
+    return subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout.splitlines()
+
+begun = time.monotonic()
+with mgpu.parpool(2, cluster="slurm") as pool:
+    first, second = pool.engines
+    record = dict(
+        engines=list(mgpu.spmd(seen)),
+        devices=[(engine.device, engine.proven) for engine in pool.engines],
+        notes=pool.status().notes,
+        jobs=len(queue()),
+    )
+    os.kill(second.pid, signal.SIGKILL)
+    while not (pool.engines[1].starts == 1 and pool.engines[1].state == "idle"):
+        assert time.monotonic() - begun < 60, pool.engines
+        time.sleep(0.05)
+    record["later"] = list(mgpu.spmd(seen))
+    record["kept"] = pool.engines[0].pid == first.pid
+print("RECORD" + json.dumps(record))
+"""
+
+
+@pytest.mark.parametrize(
+    "way", [["salloc", "--ntasks=2", "--gpus-per-task=1"], ["salloc", "--gres=gpu:2", "--ntasks=2"]]
+)
+def test_in_an_allocation_engines_are_a_step_of_it(
+    with_gpus: ClusterDescription, way: list[str]
+) -> None:
+    assert with_gpus.kind == "slurm"
+    command = [*way, sys.executable, "-c", ALLOCATED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(done.stdout.partition("RECORD")[2])
+    (job,) = {engine[2] for engine in record["engines"]}
+    assert record["engines"] == [["0", "0", job, "node1"], ["1", "1", job, "node1"]]
+    assert record["devices"] == [["GPU 0 (NVIDIA H200)", True], ["GPU 1 (NVIDIA H200)", True]]
+    assert record["later"] == record["engines"]
+    assert (record["jobs"], record["kept"]) == (1, True)
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
+
+
+def test_engines_run_on_several_nodes(
+    two_nodes: dict[str, str],  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", two_nodes["SLURM_CONF"])
+    spread = SlurmOptions(options=("--nodes=2", "--ntasks-per-node=2"))
+    described = replace(clusters.find("slurm"), gpus="none", options=spread)
+
+    with mgpu.parpool(4, cluster=described, name="nodes") as pool:
+        hosts = [engine.host for engine in pool.engines]
+        places = list(mgpu.spmd(lambda: (os.environ["RANK"], os.environ["MGPU_LOCAL_RANK"])))
+        sums = list(mgpu.spmd(lambda: mgpu.comm.all_reduce(1.0)))
+
+    assert hosts == ["node1", "node1", "node2", "node2"]
+    assert places == [("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")]
+    assert sums == [4.0] * 4

@@ -48,6 +48,7 @@ class OtherLauncher:
     async def start(self, order: Order) -> "OtherLaunched":  # noqa: D102 - as in Launcher
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="mgpu-"))
+            (self._folder / "log").mkdir()
         name = f"rank{order.rank}-{order.start}"
         traits = {
             "engine_cmd": [python_of(self._cluster)],

@@ -14,10 +14,14 @@ from jupyter_mgpu.clusters import ClusterDescription, MpiOptions
 from jupyter_mgpu.clusters.commands import python_of
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.on_engine import orders as folded
+from jupyter_mgpu.on_engine import scheduled_gpus
 from jupyter_mgpu.on_engine.launcher_names import tells_a_rank
 from jupyter_mgpu.transport import slurm_queue
 from jupyter_mgpu.transport.launch_sets import SetLauncher, launch_environment
 from jupyter_mgpu.transport.placement import Order
+
+GPUS_PER_TASK = "SLURM_GPUS_PER_TASK"
+"""An allocation's own, which srun would take for ours."""
 
 POLL_S = 0.1
 END_S = 3.0
@@ -31,7 +35,8 @@ class Starter:
     Attributes:
         program: Its name.
         options: Its options for all sets.
-        on_host: Its options for a single rank on a host, `{host}` in them.
+        on_host: Its options for a single rank on a host: `{host}` in them, and `{gpus}`, the
+            number of those that the pool has there.
         rank: The variables, one of which tells a process its rank.
         local_rank: Those that tell its place on its host.
         environment: Variables that it takes its settings from.
@@ -50,12 +55,14 @@ class Starter:
 def srun(num_gpus: int) -> Starter:
     """Return srun as it starts a step of the allocation that this process is in."""
     gpus = (f"--gpus-per-task={num_gpus}",) if num_gpus else ()
+    # Of several steps at once each would be shown the first GPU: it is to choose by itself.
+    all_gpus = ("--gres=gpu:{gpus}",) if num_gpus else ()
     # A kernel that is a step itself has taken what the allocation has.
     shared = ("--overlap",) if "SLURM_STEP_ID" in os.environ else ()
     return Starter(
         program="srun",
         options=("--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", *shared, *gpus),
-        on_host=("--mpi=none", "--export=ALL", "--overlap", "--nodelist={host}"),
+        on_host=("--mpi=none", "--export=ALL", "--overlap", "--nodelist={host}", *all_gpus),
         rank="SLURM_PROCID",
         local_rank="SLURM_LOCALID",
         environment={},
@@ -133,10 +140,12 @@ class StepLauncher(SetLauncher):
         else:
             host, local_rank = self._places[first.rank]
             own = folded.fold([{**first.environment, "MGPU_LOCAL_RANK": local_rank}])
-            options = tuple(word.format(host=host) for word in starter.on_host)
-        ranks = [word for name in os.environ if tells_a_rank(name) for word in ("-u", name)]
+            there = sum(place[0] == host for place in self._places.values())
+            gpus = there * int(first.environment[scheduled_gpus.NUMBER_VARIABLE])
+            options = tuple(word.format(host=host, gpus=gpus) for word in starter.on_host)
+        hidden = [name for name in os.environ if tells_a_rank(name) or name == GPUS_PER_TASK]
         launcher = PoolStepLauncher(
-            mpi_cmd=["env", *ranks, starter.program],
+            mpi_cmd=["env", *(f"--unset={name}" for name in hidden), starter.program],
             mpi_args=list(options),
             engine_cmd=[python_of(self._cluster)],
             engine_args=list(first.command),
