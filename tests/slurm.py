@@ -64,19 +64,19 @@ Gres=gpu:{num_gpus} State=UNKNOWN
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment in which srun and salloc talk to a cluster of one node with four GPUs."""
-    with _running(tmp_path_factory.mktemp("slurm"), {"node1": 4}) as environment:
+    with running(tmp_path_factory.mktemp("slurm"), {"node1": 4}) as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment in which one talks to a cluster of two nodes with two GPUs each."""
-    with _running(tmp_path_factory.mktemp("slurm"), {"node1": 2, "node2": 2}) as environment:
+    with running(tmp_path_factory.mktemp("slurm"), {"node1": 2, "node2": 2}) as environment:
         yield environment
 
 
 @contextlib.contextmanager
-def _running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
+def running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
     """Start a cluster of nodes with so many GPUs each, and end it."""
     missing = [name for name in PROGRAMS if _program(name) is None]
     if missing:

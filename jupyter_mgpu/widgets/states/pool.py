@@ -48,7 +48,8 @@ def pool_state(
         ended: Why the pool has ended, if it has.
         place: How a Jupyter server finds it.
     """
-    notice = None if ended is None else f"The pool has ended: {ended}."
+    notes = "; ".join(status.notes) or None
+    notice = notes if ended is None else f"The pool has ended: {ended}."
     return {
         **parts.frame("pool", final=ended is not None, notice=notice),
         "name": status.name,
