@@ -58,7 +58,7 @@ class EngineLink:
         self._control = self._connect(url, f"control:{name}")
         self._on_work: Handler = _ignore
         self._lender = shared_memory.Lender()
-        self.store = Store(Path(url.removeprefix("ipc://")).parent, name)
+        self.store = Store(Path(url.removeprefix("ipc://")).parent, name, lends=True)
         if keys is not None:
             self.store.close()  # the owner could not open what is shared on this host
 

@@ -183,7 +183,9 @@ class Runner:
         if keep is not None:
             self._context.kept[keep] = result
             return []
-        return packing.pack(result, place=self._context.place)
+        frames = packing.pack(result)
+        del result  # what nothing else refers to need not be copied here
+        return self._context.place(frames)
 
     def _run_chunk(self, task: RunningTask, header: Header, frames: list[Frame]) -> None:
         kept = self._context.kept

@@ -4,19 +4,17 @@ import contextlib
 import errno
 import fcntl
 import itertools
-import mmap
 import os
 import resource
 import stat
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu import host
 from jupyter_mgpu.shared_memory.mapping import map_private
+from jupyter_mgpu.shared_memory.threads import divided, in_threads, num_parts
 
 Description = dict[str, Any]
 
@@ -24,10 +22,7 @@ _NAME = "mgpu"
 _ALIGN_BYTES = 64  # a cache line, which is also what vector instructions want
 _WRITE_BYTES = 32 * 2**20
 """One write: a Stop waits for it."""
-MOST_PARTS = 4
 MOST_BLOCKS = 1000
-LEAST_PART_BYTES = 16 * 2**20
-"""A thread is not worth it for less."""
 _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL: some systems require it, those before Linux 6.3 refuse it
 
 
@@ -90,7 +85,7 @@ class Block:
 
     def _fill(self, buffers: Sequence[bytes | memoryview]) -> list[memoryview]:
         starts = list(itertools.accumulate((_aligned(len(b)) for b in buffers), initial=0))
-        bounds = _divided(starts[-1], len(self._parts))
+        bounds = divided(starts[-1], len(self._parts))
         for part, (low, high) in zip(self._parts, itertools.pairwise(bounds), strict=True):
             part.size = high - low
             if self._path is not None:
@@ -98,7 +93,7 @@ class Block:
             else:
                 os.ftruncate(part.descriptor, part.size)
         placed = [(start, memoryview(b)) for start, b in zip(starts, buffers, strict=False)]
-        _in_threads(
+        in_threads(
             [
                 _writes(part.descriptor, placed, *ends)
                 for part, ends in zip(self._parts, itertools.pairwise(bounds), strict=True)
@@ -149,13 +144,6 @@ class Block:
         self.close()
 
 
-def _divided(size: int, num_parts: int) -> list[int]:
-    """Return where parts begin and the last one ends; mappings begin at whole pages."""
-    page = mmap.PAGESIZE
-    pages = -(-size // page)
-    return [pages * i // num_parts * page for i in range(num_parts)] + [size]
-
-
 def _writes(
     descriptor: int, placed: Sequence[tuple[int, memoryview]], low: int, high: int
 ) -> Iterator[None]:
@@ -168,37 +156,6 @@ def _writes(
             piece = buffer[done : min(done + _WRITE_BYTES, end)]
             done += os.pwrite(descriptor, piece, start + done - low)
             yield
-
-
-def _in_threads(works: Sequence[Iterator[None]]) -> None:
-    """Exhaust iterators at the same time; the first one that fails ends all."""
-    errors: list[BaseException] = []
-
-    def exhaust(work: Iterator[None]) -> None:
-        try:
-            for _ in work:
-                if errors:
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised below, a Stop as well
-            errors.append(error)
-
-    threads = [threading.Thread(target=exhaust, args=(work,)) for work in works[1:]]
-    try:
-        for thread in threads:
-            thread.start()
-        exhaust(works[0])
-    except BaseException as error:  # noqa: BLE001 - raised below, once nobody writes any more
-        errors.append(error)
-    # However often Stop is pressed: who closes a descriptor must know that nobody writes to it.
-    while any(thread.is_alive() for thread in threads):
-        try:
-            for thread in threads:
-                if thread.is_alive():
-                    thread.join()
-        except KeyboardInterrupt as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 _blocks: weakref.WeakSet[Block] = weakref.WeakSet()
@@ -229,12 +186,6 @@ def new_block(path: Path | None = None, *, num_bytes: int = 0) -> Block:
             opened.callback(os.close, descriptors[-1])
         opened.pop_all()
     return Block(descriptors)
-
-
-def num_parts(num_bytes: int) -> int:
-    """Count the memfds that so many bytes are divided into."""
-    wanted = min(MOST_PARTS, num_bytes // LEAST_PART_BYTES)
-    return min(wanted, host.num_cores()) if wanted > 1 else 1  # most are small: asks for no cores
 
 
 def _new_memfd() -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_mgpu.shared_memory.block import open_block
+from jupyter_mgpu.shared_memory.lent_memory import copy_lent
 from jupyter_mgpu.shared_memory.mapping import block_of, span_of
 
 Header = dict[str, Any]
@@ -98,7 +99,7 @@ def borrow(
         return frames, None
     number = description["id"]
     try:
-        blocks = [open_block(block, holds=holds) for block in description["blocks"]]
+        blocks = [_open(block, holds=holds) for block in description["blocks"]]
     except OSError as error:
         # Too many open files, or no memory for a mapping, will pass; no such file will not.
         is_lasting = isinstance(error, FileNotFoundError | PermissionError)
@@ -107,3 +108,16 @@ def borrow(
     for place, block, start, size in description["frames"]:
         frames.insert(place, blocks[block][start : start + size])
     return frames, {"op": OPENED, "id": number}
+
+
+def takes_long(header: Header) -> bool:
+    """Tell whether what was lent with a message is copied when it is borrowed."""
+    return any(map(_is_copied, header.get(_FIELD, {}).get("blocks", ())))
+
+
+def _open(block: dict[str, Any]) -> memoryview:
+    return copy_lent(block) if _is_copied(block) else open_block(block)
+
+
+def _is_copied(block: dict[str, Any]) -> bool:
+    return "pid" in block

@@ -24,8 +24,22 @@ def _libc() -> Any:
     libc.mmap.restype = pointer
     libc.mmap.argtypes = (pointer, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     libc.munmap.argtypes = (pointer, size)
+    libc.madvise.argtypes = (pointer, size, ctypes.c_int)
     libc.memcmp.argtypes = (pointer, pointer, size)
     return libc
+
+
+def map_anonymous(size: int) -> memoryview:
+    """Map new memory that can be written, in huge pages where there are such.
+
+    Raises:
+        OSError: If there is no memory.
+    """
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _map(None, size, access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    memory = _memory(address, size)
+    _libc().madvise(address, size, mmap.MADV_HUGEPAGE)  # else a page fault for every 4 KiB
+    return memoryview(memory).cast("B")
 
 
 def map_private(
@@ -50,14 +64,20 @@ def map_private(
         address = _map(None, size, access, flags, files[0][0])
     else:  # the first mapping keeps the place, the others are laid over it
         address = _map(None, size, 0, flags | mmap.MAP_ANONYMOUS, -1)
-    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    memory = _memory(address, size)
     memory.block = block
-    weakref.finalize(memory, _libc().munmap, address, size).atexit = False
     if len(files) > 1:
         starts = itertools.accumulate((size for _, size in files), initial=address)
         for start, (descriptor, part) in zip(starts, files, strict=False):
             _map(start, part, access, flags | _MAP_FIXED, descriptor)
     return memoryview(memory).cast("B")
+
+
+def _memory(address: int, size: int) -> Any:
+    """Return the memory of a mapping, which is unmapped when the object goes."""
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _libc().munmap, address, size).atexit = False
+    return memory
 
 
 def _map(address: int | None, size: int, access: int, flags: int, descriptor: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jupyter_mgpu import host
 from jupyter_mgpu.shared_memory.block import may_hold_more, new_block
+from jupyter_mgpu.shared_memory.lent_memory import LentMemory, is_alone, lend
 from jupyter_mgpu.shared_memory.mapping import address_of, block_of, is_equal
 
 Frame = bytes | memoryview
@@ -36,8 +37,9 @@ class Store:
             soon is found though its first receiver is done with it.
     """
 
-    def __init__(self, folder: Path, name: str, *, keeps_recent: bool = False) -> None:
+    def __init__(self, folder: Path, name: str, *, keeps_recent: bool = False, lends: bool = False) -> None:
         self._name = name
+        self._lends = lends
         self._numbers = itertools.count(1)
         self._keeps_recent = keeps_recent
         self._recent: list[memoryview] = []
@@ -82,6 +84,8 @@ class Store:
         address = address_of(first) if isinstance(first, memoryview) else None
         if len(buffers) > 1 or address is None:
             return self._write(buffers)
+        if self._lends and is_alone(first) and _fits(len(first)):
+            return (lend(first),)
         key = (address, len(first))
         known = self._placed.get(key, lambda: None)()
         if known is not None and self._is_usable(known) and is_equal(address, known):
