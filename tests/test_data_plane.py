@@ -4,11 +4,13 @@ import contextlib
 import fcntl
 import gc
 import os
+import pickle
 import re
 import resource
 import signal
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ import scipy.sparse
 import torch
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu import host, tasks
+from jupyter_mgpu import host, packing, tasks
 from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.on_engine import context
 from jupyter_mgpu.pool import Pool
-from jupyter_mgpu.shared_memory import Store, block, is_shared
+from jupyter_mgpu.shared_memory import Store, block, is_shared, lending, lent_memory, threads
+from jupyter_mgpu.shared_memory.mapping import block_of
 from jupyter_mgpu.start import parpool
 from notebooks import Notebook, notebook, wait_until
 
@@ -90,6 +93,13 @@ def ones(num_bytes: int) -> Any:
     return np.ones(num_bytes, dtype=np.uint8)
 
 
+def kept_ones(num_bytes: int) -> Any:
+    """Return an array that the engine still has."""
+    kept = context.require().kept
+    kept["ones"] = ones(num_bytes)
+    return kept["ones"]
+
+
 def sum_when_released(array: Any, path: str) -> float:
     """Read an array, say so, and hold it until the file is gone."""
     result = total(array)
@@ -149,7 +159,7 @@ def test_calls_that_run_at_the_same_time_share_one_block(pool: Pool, tmp_path: P
         pool.owner.store.age()  # what was sent lately is not what is looked at here
     late = pool.submit(sum_when_released, array, str(path))
 
-    assert len(blocks_of(os.getpid())) == block.num_parts(array.nbytes)
+    assert len(blocks_of(os.getpid())) == threads.num_parts(array.nbytes)
     path.unlink()
     assert [future.result(20) for future in (*futures, late)] == [array.sum()] * 3
     wait_until_nothing_is_left(pool)
@@ -353,6 +363,173 @@ def test_more_than_four_gigabytes_arrive_whole(pool: Pool) -> None:
     wait_until_nothing_is_left(pool)
 
 
+# --- results that nobody else has are copied, not shared -------------------------------
+
+
+def alone(make: Callable[[], Any], keep: Callable[[Any], Any] = bool) -> list[bool]:
+    """Tell of each large buffer of an object whether only its message refers to it.
+
+    Args:
+        make: Makes the object.
+        keep: What it returns for the object is kept meanwhile.
+    """
+    value = make()
+    kept = keep([value])
+    frames = packing.pack(value)
+    del value
+    told = [lent_memory.is_alone(frame) for frame in frames[1:]]
+    del kept
+    return told
+
+
+def test_it_is_known_what_nothing_else_refers_to() -> None:
+    def array() -> Any:
+        return np.ones(10_000)
+
+    def tensor() -> Any:
+        return torch.ones(10_000)
+
+    makers = (array, tensor, lambda: np.ones((10_000, 2)).T, lambda: torch.ones(9, 999).t())
+    for make in (*makers, lambda: torch.ones(10_000, requires_grad=True)):
+        assert alone(make) == [True]
+    assert alone(lambda: {"a": array(), "b": [tensor(), network().state_dict()]}) == [True] * 4
+    assert alone(lambda: pandas.DataFrame({"n": array()})) == [True]
+
+    def first(values: list[Any]) -> Any:
+        return values[0]
+
+    for make in makers:
+        assert alone(make, first) == [False]
+        assert alone(make, lambda values: values[0][5:]) == [False]
+        assert alone(make, lambda values: memoryview(np.asarray(values[0]))) == [False]
+    assert alone(array, lambda values: weakref.ref(values[0])) == [False]
+    assert alone(array, lambda values: torch.from_numpy(values[0])) == [False]
+    assert alone(tensor, lambda values: values[0].untyped_storage()) == [False]
+    # These are alone, but Python cannot tell.
+    assert alone(lambda: torch.from_numpy(array())) == [False]
+    assert alone(lambda: tensor().numpy()) == [False]
+    assert alone(lambda: tensor().share_memory_()) == [False]
+    assert alone(lambda: Viewed(memoryview(array()))) == [False]
+    value = array()
+    assert alone(lambda: (value, value[:5000])) == [False, False]
+
+
+class Viewed:
+    """Something that travels as a memoryview."""
+
+    def __init__(self, view: Any) -> None:
+        self.view = view
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return Viewed, (pickle.PickleBuffer(self.view),)
+
+
+def test_a_result_that_nobody_else_has_is_copied_and_let_go(pool: Pool) -> None:
+    result = pool.submit_task(random_array, (50_000_000,), rank=0).result(20)
+
+    assert np.array_equal(result, random_array(50_000_000))
+    assert not mappings_of(os.getpid())
+    link = "jupyter_mgpu.on_engine.context"
+
+    def is_held() -> int:
+        emit = __import__(link, fromlist=["_"]).require().emit
+        return len(emit.__self__._lender._loans)
+
+    wait_until(lambda: pool.submit_task(is_held, rank=0).result(20) == 0, 10, "the end of the loan")
+
+
+def test_a_result_that_the_engine_still_has_is_as_it_was(pool: Pool) -> None:
+    def change() -> None:
+        context.require().kept["ones"][:] = 7
+
+    first = pool.submit_task(kept_ones, (50_000_000,), rank=0)
+    second = pool.submit_task(change, rank=0)
+
+    second.result(20)
+    assert mappings_of(os.getpid())
+    assert first.result(20).sum() == 50_000_000
+    pool.submit_task(context.delete_value, ("ones",), rank=0).result(20)
+
+
+def test_blocks_serve_where_the_kernel_may_not_look_into_an_engine(
+    lonely: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+    monkeypatch.setattr(
+        lending, "copy_memory", lambda lent: refuse_to_copy(lent, refused.append(lent["size"]))
+    )
+
+    results = [lonely.submit(random_array, 20_000_000).result(20) for _ in range(3)]
+
+    assert all(np.array_equal(result, random_array(20_000_000)) for result in results)
+    assert len(mappings_of(os.getpid())) == 3
+    assert refused == [20_000_000]  # not tried again
+    assert "cannot be used" not in capsys.readouterr().out
+
+
+def test_memory_of_a_process_that_has_ended_is_no_result() -> None:
+    array = random_array(40_000_000)
+    lent = lent_memory.lend(memoryview(array).cast("B"), array.ctypes.data)
+    described = block_of(lent).describe()
+
+    assert lent_memory.copy_memory(described) == memoryview(array).cast("B")
+    other = described["mark"][0], "00" * 16
+    with pytest.raises(ProcessLookupError):  # its number is another's by now
+        lent_memory.copy_memory({**described, "mark": other})
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with pytest.raises(ProcessLookupError):
+        lent_memory.copy_memory({**described, "pid": ended.pid})
+    with pytest.raises(OSError, match="Bad address"):
+        lent_memory.copy_memory({**described, "address": 4096})
+
+
+@contextlib.contextmanager
+def copying_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let copies into this process wait; gives what tells that one does."""
+    begun, go_on, really_copy = threading.Event(), threading.Event(), lending.copy_memory
+
+    def copy(description: dict[str, Any]) -> memoryview:
+        begun.set()
+        go_on.wait(60)
+        return really_copy(description)
+
+    monkeypatch.setattr(lending, "copy_memory", copy)
+    try:
+        yield begun
+    finally:
+        go_on.set()
+
+
+def test_other_work_goes_on_while_a_result_is_copied(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with copying_held(monkeypatch) as begun:
+        first = pool.submit_task(random_array, (20_000_000,), rank=0)
+        assert begun.wait(20)
+        behind = pool.submit_task(same, (2,), rank=0)
+
+        assert pool.submit_task(same, (1,), rank=1).result(20) == 1
+        assert not first.done()
+        assert not behind.done()
+
+    assert first.result(20).nbytes == 20_000_000
+    assert behind.result(20) == 2
+
+
+def test_an_engine_that_dies_while_its_result_is_copied_fails_its_task(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with copying_held(monkeypatch) as begun:
+        future = pool.submit_task(random_array, (20_000_000,), rank=0)
+        assert begun.wait(20)
+        os.kill(pool.engines[0].pid, signal.SIGKILL)
+        with pytest.raises(EngineDiedError):
+            future.result(20)
+
+    assert pool.submit_task(same, (3,), rank=0).result(60) == 3
+
+
 # --- few descriptors -------------------------------------------------------------------
 
 
@@ -362,7 +539,7 @@ def test_an_object_of_many_arrays_takes_few_descriptors(tmp_path: Path) -> None:
     frames = Store(tmp_path, "tests").place([*arrays, memoryview(ones(300_000_000))])
 
     assert all(map(is_shared, frames))
-    num_files = [block.num_parts(size) for size in (1000 * 200_000, 300_000_000)]
+    num_files = [threads.num_parts(size) for size in (1000 * 200_000, 300_000_000)]
     assert len(blocks_of(os.getpid())) == sum(num_files)
     assert sum(map(len, frames[:-1])) == 1000 * 200_000
     frames.clear()
@@ -370,10 +547,10 @@ def test_an_object_of_many_arrays_takes_few_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_block_of_several_files_holds_what_was_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block.host, "num_cores", lambda: 3)
+    monkeypatch.setattr(threads.host, "num_cores", lambda: 3)
     numbers = np.random.default_rng(0)
     # The files end at page 6144 of 18432 and so on; these end before, at and behind such places.
-    sizes = [block.LEAST_PART_BYTES * 3 // 2 + 17, 1, 4096 * 5, block.LEAST_PART_BYTES * 2 - 1]
+    sizes = [threads.LEAST_PART_BYTES * 3 // 2 + 17, 1, 4096 * 5, threads.LEAST_PART_BYTES * 2 - 1]
     arrays = [numbers.integers(0, 256, size, np.uint8) for size in sizes]
 
     made = block.new_block(num_bytes=sum(sizes))
@@ -389,8 +566,8 @@ def test_a_block_of_several_files_holds_what_was_put_in(monkeypatch: pytest.Monk
 
 
 def test_an_error_or_a_stop_in_one_file_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block.host, "num_cores", lambda: 2)
-    array = ones(block.LEAST_PART_BYTES * 16)
+    monkeypatch.setattr(threads.host, "num_cores", lambda: 2)
+    array = ones(threads.LEAST_PART_BYTES * 16)
     really_write = os.pwrite
     for error in (OSError(28, "No space left on device"), KeyboardInterrupt()):
         made = block.new_block(num_bytes=array.nbytes)
@@ -483,7 +660,7 @@ def test_an_engine_that_dies_after_it_wrote_fails_its_task(pool: Pool) -> None:
                 os.close(descriptor)
         return False
 
-    future = pool.submit_task(ones, (20_000_000,), rank=0)
+    future = pool.submit_task(kept_ones, (20_000_000,), rank=0)
     wait_until(future.running, 10, "the task")
     with owner_held(pool):
         wait_until(lambda: future.done() or is_sealed(), 20, "the result's block")
@@ -539,6 +716,11 @@ def lonely() -> Iterator[Pool]:
         yield opened
 
 
+def refuse_to_copy(description: dict[str, Any], _noted: None = None) -> memoryview:
+    """Fail as the system does where one process may not look into another."""
+    raise PermissionError(1, "Operation not permitted", f"process {description['pid']}")
+
+
 def forbid(what: str) -> None:
     """Let this process not open blocks of a kind, as in another user namespace."""
     from jupyter_mgpu.shared_memory import block
@@ -576,6 +758,7 @@ def test_files_serve_where_the_kernel_may_not_open_an_engines_memory(
     lonely: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block, "_open", block._open)  # puts the original back at the end
+    monkeypatch.setattr(lending, "copy_memory", refuse_to_copy)
     forbid("/proc/")
 
     results = [lonely.submit(random_array, 20_000_000).result(20) for _ in range(3)]

@@ -145,7 +145,10 @@ class EngineLink:
         sentence = self.store.refused(loan.frames, header)
         if sentence is not None:
             self._send({"op": "notice", "message": sentence}, [])
-        self._send(loan.header, loan.frames)
+        if any(map(shared_memory.is_lent, loan.frames)):
+            self.emit(loan.header, self.store.place(loan.frames))  # in another way
+        else:
+            self._send(loan.header, loan.frames)
 
     def reply(self, header: Header, frames: list[Any]) -> None:
         """Answer on the control connection; only the control thread may call it."""

@@ -12,8 +12,10 @@ from typing import Any
 import zmq
 
 from jupyter_mgpu import shared_memory
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.shared_memory import Borrowed
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
@@ -63,6 +65,8 @@ class Switchboard:
         self._loop = loop
         self._holds = holds
         self._known: set[str] = set()
+        # What engines sent after a message whose buffers are being copied.
+        self._behind: dict[str, list[tuple[Header, list[Frame]]]] = {}
         self._numbers = itertools.count(1)
         self._questions: dict[int, tuple[int, Future[Any]]] = {}
         self._context = zmq.Context()
@@ -134,6 +138,7 @@ class Switchboard:
     def forget(self, engine: EngineRecord) -> None:
         """Hear an engine no more, and take back what it has not mapped."""
         self._store.remove_files(engine.name)
+        self._behind.pop(engine.name, None)
         for name in (f"{channel}:{engine.name}" for channel in CHANNELS):
             self._lender.forget(name)
             self._known.discard(name)
@@ -143,6 +148,7 @@ class Switchboard:
         self._loop.remove_reader(self._router.fileno())
         self._router.close()
         self._lender.close()
+        self._behind.clear()
         self._context.term()
 
     def _receive(self) -> None:
@@ -178,7 +184,35 @@ class Switchboard:
             self._on_event(engine, header, frames)
 
     def _on_event(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:
-        whole, answer = shared_memory.borrow(header, frames, holds=self._holds)
+        behind = self._behind.get(engine.name)
+        if behind is not None:
+            behind.append((header, frames))
+        elif shared_memory.is_copied(header):  # not by this thread, which others wait for
+            self._behind[engine.name] = []
+            copying = call_in_thread(lambda: self._borrow(header, frames), "mgpu-copy")
+            asyncio.wrap_future(copying, loop=self._loop).add_done_callback(
+                lambda copied: self._on_copied(engine, header, frames, copied.result())
+            )
+        else:
+            self._on_borrowed(engine, header, frames, self._borrow(header, frames))
+
+    def _borrow(self, header: Header, frames: list[Frame]) -> Borrowed:
+        return shared_memory.borrow(header, frames, holds=self._holds)
+
+    def _on_copied(
+        self, engine: EngineRecord, header: Header, frames: list[Frame], borrowed: Borrowed
+    ) -> None:
+        behind = self._behind.pop(engine.name, None)
+        if behind is None:
+            return  # the engine has died meanwhile, or the pool has ended
+        self._on_borrowed(engine, header, frames, borrowed)
+        for message in behind:
+            self._on_event(engine, *message)
+
+    def _on_borrowed(
+        self, engine: EngineRecord, header: Header, frames: list[Frame], borrowed: Borrowed
+    ) -> None:
+        whole, answer = borrowed
         if answer is not None:
             shared = sum(map(len, whole or frames)) - sum(map(len, frames))
             engine.received_bytes += shared

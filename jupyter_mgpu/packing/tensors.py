@@ -5,6 +5,8 @@ import pickle
 import sys
 from typing import Any
 
+from jupyter_mgpu.shared_memory import is_only_reference
+
 _device: str | None = None
 _HALF = 2
 _COMPACT_BYTES = 64 * 1024
@@ -137,19 +139,36 @@ def reduce_storage(storage: Any, storages: Storages) -> Any:
     if storage.device.type not in ("cpu", "cuda"):
         return NotImplemented
     is_cuda = storage.device.type == "cuda"
-    return rebuild_storage, (pickle.PickleBuffer(storage_bytes(storage)), is_cuda)
+    return rebuild_storage, (pickle.PickleBuffer(_memory(storage)), is_cuda)
 
 
 def storage_bytes(storage: Any) -> memoryview:
     """View a storage's bytes; the view keeps the storage alive. CUDA storages are copied first."""
+    return memoryview(_memory(storage)).cast("B")
+
+
+def _memory(storage: Any) -> Any:
     on_host = storage.cpu() if storage.device.type == "cuda" else storage
     if not on_host.nbytes():
-        return memoryview(bytearray())
+        return bytearray()
     if not on_host.data_ptr():
         raise ValueError("A tensor has a storage without memory, so that it cannot be read.")
     array = (ctypes.c_ubyte * on_host.nbytes()).from_address(on_host.data_ptr())
     array.owner = on_host  # keeps the memory while the view lives
-    return memoryview(array).cast("B")
+    array.is_alone = _is_alone
+    return array
+
+
+def _is_alone(array: Any) -> bool:
+    """Tell whether nothing but a view of a storage's bytes refers to its memory."""
+    count = getattr(sys.modules["torch"]._C, "_storage_Use_Count", None)  # noqa: SLF001 - no other
+    return bool(
+        count is not None
+        and is_only_reference(sys.getrefcount(array.owner))
+        and count(array.owner._cdata) == 1  # noqa: SLF001 - its address
+        and array.owner.resizable()  # memory of torch's own, not of an array
+        and not array.owner.is_shared()  # with a process
+    )
 
 
 def rebuild_storage(buffer: Any, is_cuda: bool) -> Any:  # noqa: FBT001 - called by pickle

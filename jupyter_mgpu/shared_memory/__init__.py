@@ -8,11 +8,22 @@ The path of a buffer::
     Lender.answered, Lender.forget   the reader has it, or has died: the sender lets go of it
 
 A block is a sealed memfd, or a file where memfds cannot be opened by others. It lives as long as
-a view or a mapping of it.
+a view or a mapping of it. A buffer that nothing else refers to needs none: its reader copies it.
 """
 
-from jupyter_mgpu.shared_memory.lending import ANSWERS, Lender, borrow
+from jupyter_mgpu.shared_memory.lending import ANSWERS, Borrowed, Lender, borrow, is_copied
+from jupyter_mgpu.shared_memory.lent_memory import is_lent, is_only_reference
 from jupyter_mgpu.shared_memory.mapping import is_shared
 from jupyter_mgpu.shared_memory.store import Store
 
-__all__ = ["ANSWERS", "Lender", "Store", "borrow", "is_shared"]
+__all__ = [
+    "ANSWERS",
+    "Borrowed",
+    "Lender",
+    "Store",
+    "borrow",
+    "is_copied",
+    "is_lent",
+    "is_only_reference",
+    "is_shared",
+]

@@ -1,16 +1,18 @@
 """Lends the blocks of a message to its receiver, until that has mapped them."""
 
+import errno
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_mgpu.shared_memory.block import open_block
-from jupyter_mgpu.shared_memory.lent_memory import copy_lent
+from jupyter_mgpu.shared_memory.block import Description, open_block
+from jupyter_mgpu.shared_memory.lent_memory import copy_memory, is_memory
 from jupyter_mgpu.shared_memory.mapping import block_of, span_of
 
 Header = dict[str, Any]
 Frame = bytes | memoryview
+Borrowed = tuple[list[Frame] | None, Header | None]
 
 OPENED, REFUSED = ANSWERS = ("opened", "refused")
 """What the receiver of a message says of the blocks in it."""
@@ -80,10 +82,8 @@ class Lender:
         self._loans.clear()
 
 
-def borrow(
-    header: Header, frames: list[Frame], *, holds: bool = False
-) -> tuple[list[Frame] | None, Header | None]:
-    """Map what was lent with a message.
+def borrow(header: Header, frames: list[Frame], *, holds: bool = False) -> Borrowed:
+    """Map or copy what was lent with a message.
 
     Args:
         header: The message's; what describes the loan is taken out.
@@ -110,14 +110,14 @@ def borrow(
     return frames, {"op": OPENED, "id": number}
 
 
-def takes_long(header: Header) -> bool:
-    """Tell whether what was lent with a message is copied when it is borrowed."""
-    return any(map(_is_copied, header.get(_FIELD, {}).get("blocks", ())))
+def is_copied(header: Header) -> bool:
+    """Tell whether borrowing what came with a message takes a while, as it is copied then."""
+    return any(map(is_memory, header.get(_FIELD, {}).get("blocks", ())))
 
 
-def _open(block: dict[str, Any]) -> memoryview:
-    return copy_lent(block) if _is_copied(block) else open_block(block)
-
-
-def _is_copied(block: dict[str, Any]) -> bool:
-    return "pid" in block
+def _open(block: Description, *, holds: bool) -> memoryview:
+    if not is_memory(block):
+        return open_block(block, holds=holds)
+    if holds:
+        raise PermissionError(errno.EACCES, "a copy cannot be lent on")
+    return copy_memory(block)

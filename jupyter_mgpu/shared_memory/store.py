@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_mgpu import host
 from jupyter_mgpu.shared_memory.block import may_hold_more, new_block
-from jupyter_mgpu.shared_memory.lent_memory import LentMemory, is_alone, lend
+from jupyter_mgpu.shared_memory.lent_memory import is_alone, is_lent, lend
 from jupyter_mgpu.shared_memory.mapping import address_of, block_of, is_equal
 
 Frame = bytes | memoryview
@@ -21,6 +21,8 @@ LEAST_BUFFER_BYTES = 64 * 2**10
 """Smaller buffers travel beside: who keeps one of them should not keep the whole block."""
 MOST_APART = 8
 """A buffer with at least this part of an object's bytes gets a block of its own."""
+LEAST_LENT_BYTES = 16 * 2**20
+"""Below this it gains nothing to be copied by a thread of the reader."""
 MUCH_BYTES = 64 * 2**20
 """From this size on it is worth a look whether there is memory."""
 MOST_OF_MEMORY = 0.8
@@ -35,9 +37,12 @@ class Store:
         name: This process's own among those that use the folder.
         keeps_recent: Whether `age` is called every second, so that a buffer which is placed again
             soon is found though its first receiver is done with it.
+        lends: Whether a buffer that nothing else refers to is read where it is.
     """
 
-    def __init__(self, folder: Path, name: str, *, keeps_recent: bool = False, lends: bool = False) -> None:
+    def __init__(
+        self, folder: Path, name: str, *, keeps_recent: bool = False, lends: bool = False
+    ) -> None:
         self._name = name
         self._lends = lends
         self._numbers = itertools.count(1)
@@ -82,10 +87,10 @@ class Store:
         first = buffers[0]
         # A pickle stream, which is bytes, was made for this message only.
         address = address_of(first) if isinstance(first, memoryview) else None
-        if len(buffers) > 1 or address is None:
+        if len(buffers) > 1 or isinstance(first, bytes) or address is None:
             return self._write(buffers)
-        if self._lends and is_alone(first) and _fits(len(first)):
-            return (lend(first),)
+        if self._may_lend(first):
+            return (lend(first, address),)
         key = (address, len(first))
         known = self._placed.get(key, lambda: None)()
         if known is not None and self._is_usable(known) and is_equal(address, known):
@@ -101,6 +106,10 @@ class Store:
     def age(self) -> None:
         """Let go of what was not placed since the last call but one."""
         self._older, self._recent = self._recent, []
+
+    def _may_lend(self, buffer: memoryview) -> bool:
+        is_large = len(buffer) >= LEAST_LENT_BYTES
+        return self._lends and is_large and is_alone(buffer) and _fits(len(buffer))
 
     def _is_usable(self, view: memoryview) -> bool:
         """Tell whether the readers can open a block that was placed before."""
@@ -144,6 +153,9 @@ class Store:
         Returns:
             What to tell the user, None if that is no news.
         """
+        if any(map(is_lent, frames)):
+            self._lends = False  # whatever the reason: there are other ways
+            return None
         if not answer["is_lasting"]:
             return None
         has_file = any(block.is_file for block in map(block_of, frames) if block is not None)
