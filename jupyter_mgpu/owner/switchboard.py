@@ -187,14 +187,20 @@ class Switchboard:
         behind = self._behind.get(engine.name)
         if behind is not None:
             behind.append((header, frames))
-        elif shared_memory.is_copied(header):  # not by this thread, which others wait for
-            self._behind[engine.name] = []
-            copying = call_in_thread(lambda: self._borrow(header, frames), "mgpu-copy")
-            asyncio.wrap_future(copying, loop=self._loop).add_done_callback(
-                lambda copied: self._on_copied(engine, header, frames, copied.result())
-            )
-        else:
+        elif not (shared_memory.is_copied(header) and self._copy(engine, header, frames)):
             self._on_borrowed(engine, header, frames, self._borrow(header, frames))
+
+    def _copy(self, engine: EngineRecord, header: Header, frames: list[Frame]) -> bool:
+        """Borrow in another thread, which nobody waits for; False if there is none."""
+        try:
+            copying = call_in_thread(lambda: self._borrow(header, frames), "mgpu-copy")
+        except RuntimeError:  # there are no more threads
+            return False
+        self._behind[engine.name] = []
+        asyncio.wrap_future(copying, loop=self._loop).add_done_callback(
+            lambda copied: self._on_copied(engine, header, frames, copied.result())
+        )
+        return True
 
     def _borrow(self, header: Header, frames: list[Frame]) -> Borrowed:
         return shared_memory.borrow(header, frames, holds=self._holds)

@@ -33,8 +33,6 @@ class _LentMemory:
         buffer: Kept alive by this object.
     """
 
-    is_file = False
-
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = buffer
 
