@@ -20,6 +20,7 @@ import pandas
 import pytest
 import scipy.sparse
 import torch
+from kept_pools import ended_later, kernel
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import host, packing, tasks
@@ -465,6 +466,15 @@ def test_blocks_serve_where_the_kernel_may_not_look_into_an_engine(
     assert len(mappings_of(os.getpid())) == 3
     assert refused == [20_000_000]  # not tried again
     assert "cannot be used" not in capsys.readouterr().out
+
+
+def test_a_pool_that_is_kept_gives_results_on_in_blocks() -> None:
+    with ended_later("data"), kernel() as opened:
+        opened.check("%parpool 1 --keep --name data\nimport numpy")
+        opened.check("results = [mgpu.parfeval(numpy.ones, 6_000_000).result() for _ in range(2)]")
+
+        assert opened.value("[float(result.sum()) for result in results]") == [6_000_000] * 2
+        assert len(mappings_of(opened.pid)) >= 2
 
 
 def test_memory_of_a_process_that_has_ended_is_no_result() -> None:
