@@ -275,6 +275,53 @@ def test_loopback_works_here(gpu_machine):
     assert gpu_machine("").result(DOCTOR)["loopback"][0] == "passed"
 
 
+@pytest.fixture
+def adapter(tmp_path):
+    """A folder like /sys/class/infiniband, and the code that has the doctor look there."""
+    port = tmp_path / "infiniband" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    facts = {"link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}
+    for name, value in facts.items():
+        (port / name).write_text(f"{value}\n")
+    (tmp_path / "module").mkdir()
+    code = (
+        "from pathlib import Path\nfrom jupyter_mgpu.diagnosis import network_checks\n"
+        f"network_checks._INFINIBAND = Path({str(tmp_path / 'infiniband')!r})\n"
+        f"network_checks._MODULES = Path({str(tmp_path / 'module')!r})\n"
+    )
+    return tmp_path, code
+
+
+def test_the_network_between_hosts_is_told(gpu_machine, adapter):
+    folder, code = adapter
+    machine = gpu_machine(gpus(1))
+
+    without = machine.result(code + DOCTOR)
+    (folder / "module" / "nvidia_peermem").mkdir()
+    with_module = machine.result(code + DOCTOR, NCCL_IB_DISABLE="1")
+    (folder / "infiniband" / "mlx5_0" / "ports" / "1" / "state").write_text("1: DOWN\n")
+    down = machine.result(code + DOCTOR)
+
+    assert without["InfiniBand"][0] == "passed"
+    assert "mlx5_0 port 1 InfiniBand 400 Gb/sec (4X NDR) 4: ACTIVE" in without["InfiniBand"][1]
+    assert without["GPUDirect RDMA"][0] == "failed"
+    assert "modprobe nvidia_peermem" in without["GPUDirect RDMA"][2]
+    assert with_module["GPUDirect RDMA"][0] == "passed"
+    assert with_module["InfiniBand"][0] == "failed"
+    assert down["InfiniBand"][0] == "failed"
+    assert down["GPUDirect RDMA"][0] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"), [("lo", "passed"), ("^lo", "passed"), ("=l", "failed"), ("ib7", "failed")]
+)
+def test_an_interface_that_is_not_there_is_told(gpu_machine, value, outcome):
+    found = gpu_machine("").result(DOCTOR, NCCL_SOCKET_IFNAME=value)["network settings"]
+
+    assert found[0] == outcome
+    assert f"NCCL_SOCKET_IFNAME={value}" in found[1]
+
+
 def test_a_check_that_breaks_or_hangs_costs_only_itself(gpu_machine):
     code = (
         "import threading\nfrom jupyter_mgpu import diagnosis as package\n"

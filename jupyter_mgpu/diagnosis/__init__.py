@@ -5,6 +5,7 @@ from collections.abc import Callable
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.diagnosis.gpu_checks import checks_of_gpus
 from jupyter_mgpu.diagnosis.host_checks import check_shared_memory, checks_of_host
+from jupyter_mgpu.diagnosis.network_checks import checks_of_network
 from jupyter_mgpu.diagnosis.report import Check, Outcome, Report, failed
 from jupyter_mgpu.nvml import NvmlTroubleError, read_inventory
 
@@ -22,7 +23,7 @@ def doctor() -> Report:
     """
     inventory = read_inventory()
     platform, *host = checks_of_host(inventory)
-    checks = [platform, *checks_of_gpus(inventory), *host]
+    checks = [platform, *checks_of_gpus(inventory), *host, *checks_of_network(inventory)]
     return Report(tuple(_run(name, check) for name, check in checks))
 
 
