@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jupyter_mgpu import notebook, pools
@@ -23,9 +23,14 @@ from jupyter_mgpu.transport.placement import Order, Placement
 
 
 class Loopback:
-    """A launcher of this very machine; what it starts shares nothing with the owner."""
+    """A launcher of this very machine; what it starts shares nothing with the owner.
 
-    def __init__(self) -> None:
+    Args:
+        variables: What is in the environment there.
+    """
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self._variables = dict(variables or {})
         self.processes: list[subprocess.Popen[bytes]] = []
 
     async def start(self, order: Order) -> "LoopbackProcess":
@@ -34,7 +39,7 @@ class Loopback:
         }
         process = subprocess.Popen(
             [sys.executable, *order.command],
-            env=environment | orders.fold([dict(order.environment)]),
+            env=environment | self._variables | orders.fold([dict(order.environment)]),
             start_new_session=True,
         )
         self.processes.append(process)

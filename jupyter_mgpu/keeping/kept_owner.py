@@ -370,6 +370,10 @@ class KeptOwner:
             raise self._closed_error()
         return self._last_status
 
+    def far_hosts(self) -> list[dict[str, Any]]:
+        """Return nothing: all engines of a kept pool are on this machine."""
+        return []
+
     @property
     def _engines(self) -> dict[int, dict[str, Any]]:
         return {engine["rank"]: engine for engine in self.snapshot["engines"]}

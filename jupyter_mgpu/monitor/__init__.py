@@ -1,6 +1,7 @@
 """Samples of GPUs, host and engines: one thread per process, while somebody watches.
 
 Watch -> sampler (one thread) -> nvml | psutil | leases -> Snapshot, Series
+other host: reporter (a process beside an engine) -> its Snapshot -> HostReading -> Snapshot
 """
 
 from jupyter_mgpu.monitor.history import Series
@@ -12,6 +13,7 @@ from jupyter_mgpu.monitor.interval import (
     check_interval,
     clamp_interval,
 )
+from jupyter_mgpu.monitor.other_hosts import HostReading
 from jupyter_mgpu.monitor.records import (
     EngineProcess,
     EngineSample,
@@ -31,6 +33,7 @@ __all__ = [
     "GpuSample",
     "GpuUse",
     "HistoryTable",
+    "HostReading",
     "HostSample",
     "Series",
     "Snapshot",

@@ -1,15 +1,16 @@
 """What one tick has read, and what readers and the history get of it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from jupyter_mgpu.monitor.gpu_reading import GpusRead
+from jupyter_mgpu.monitor.other_hosts import STALE_S, HostReading, with_hosts
 from jupyter_mgpu.monitor.records import EngineSample, GpuSample, HostSample
 from jupyter_mgpu.monitor.snapshot import Snapshot
 
-STALE_S, STALE_INTERVALS = 3.0, 2.5
+STALE_INTERVALS = 2.5
 GPU_METRICS = (
     "utilization_percent",
     "memory_used_bytes",
@@ -32,6 +33,7 @@ class Frame:
     gpus: GpusRead
     engines: tuple[EngineSample, ...]
     interval_s: float
+    hosts: tuple[HostReading, ...] = ()
 
 
 def row_of(frame: Frame, before: Frame | None) -> dict[Hashable, float | None]:
@@ -48,20 +50,41 @@ def row_of(frame: Frame, before: Frame | None) -> dict[Hashable, float | None]:
         if engine.started is not None:
             for metric in ENGINE_METRICS:
                 row[engine.pid, engine.started, metric] = getattr(engine, metric)
+    newer = [one for one in frame.hosts if one.received_s is not None and one.received_s > before_s]
+    return row | _rows_of_hosts(newer, frame.now_s)
+
+
+def _rows_of_hosts(hosts: Iterable[HostReading], now_s: float) -> dict[Hashable, float | None]:
+    """Return the numbers that other hosts have told since the tick before."""
+    row: dict[Hashable, float | None] = {}
+    found = with_hosts(Snapshot(0.0, HostSample()), hosts, now_s)
+    for host in found.other_hosts:
+        row |= {(host.name, "host", metric): getattr(host, metric) for metric in HOST_METRICS}
+    for gpu in found.gpus:
+        for metric in GPU_METRICS if gpu.uuid is not None and gpu.state == "ok" else ():
+            row[gpu.host, gpu.uuid, metric] = getattr(gpu, metric)
+    for engine in found.engines:
+        for metric in ENGINE_METRICS:
+            row[engine.host, engine.pid, engine.started, metric] = getattr(engine, metric)
     return row
 
 
 def names_of(frame: Frame) -> dict[Hashable, str]:
-    """Return what the columns of the history are called, by UUID and by pid."""
-    names: dict[Hashable, str] = {gpu.uuid: gpu.label for gpu in frame.gpus.gpus}
-    for one in frame.engines:
-        names[one.pid] = f"{one.pool}:{one.rank} (pid {one.pid})"
+    """Return what the columns of the history are called, by host and UUID or pid."""
+    found = snapshot_of(frame, frame.now_s)
+    names: dict[Hashable, str] = {}
+    for gpu in found.gpus:
+        names[gpu.host, gpu.uuid] = gpu.label
+    for one in found.engines:
+        names[one.host, one.pid] = f"{one.pool}:{one.rank} (pid {one.pid})"
     return names
 
 
 def column_name(key: Any, names: Mapping[Hashable, str]) -> str:
     """Name a column: by GPU or engine where it is still there, else by UUID or pid."""
-    return f"{names.get(key[0], key[0])} {key[-1]}"
+    is_far = len(key) > 2 and isinstance(key[0], str)  # else pid and start of an engine here
+    host, of = (key[0], key[1]) if is_far else (None, key[0])
+    return f"{f'{host} ' if is_far else ''}{names.get((host, of), of)} {key[-1]}"
 
 
 def snapshot_of(frame: Frame | None, now_s: float) -> Snapshot:
@@ -69,6 +92,10 @@ def snapshot_of(frame: Frame | None, now_s: float) -> Snapshot:
     if frame is None:
         reasons = dict.fromkeys((*HOST_METRICS, "memory_total_bytes"), NOT_READ_YET)
         return Snapshot(datetime.now(UTC).timestamp(), HostSample(reasons=reasons))
+    return with_hosts(_own_snapshot(frame, now_s), frame.hosts, now_s)
+
+
+def _own_snapshot(frame: Frame, now_s: float) -> Snapshot:
     limit_s = max(STALE_S, STALE_INTERVALS * frame.interval_s)
     found = zip(frame.gpus.gpus, frame.gpus.read_s, strict=True)
     return Snapshot(

@@ -22,6 +22,7 @@ from jupyter_mgpu.monitor.history import History, Series
 from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.host_reading import HostReader
 from jupyter_mgpu.monitor.interval import DEFAULT_S
+from jupyter_mgpu.monitor.other_hosts import HostReading
 from jupyter_mgpu.monitor.records import EngineProcess
 from jupyter_mgpu.monitor.snapshot import Snapshot
 
@@ -35,6 +36,7 @@ class Subscription:
 
     Attributes:
         engines: Gives the engines to read; called in the sampler's thread.
+        hosts: Gives there what is known of other hosts.
         on_sample: Called there with each snapshot.
         is_over: Set by the watch when it is closed or forgotten.
     """
@@ -42,9 +44,10 @@ class Subscription:
     interval_s: float
     engines: Callable[[], Iterable[EngineProcess]] | None = None
     on_sample: Callable[[Snapshot], None] | None = None
+    hosts: Callable[[], Iterable[HostReading]] | None = None
     is_over: bool = False
     told_s: float = -math.inf
-    listing: Guard = field(default_factory=lambda: Guard("The engines to watch cannot be listed."))
+    listing: Guard = field(default_factory=lambda: Guard("What to watch cannot be listed."))
     telling: Guard = field(default_factory=lambda: Guard("A view of the samples failed."))
 
     def end(self) -> None:
@@ -140,10 +143,10 @@ class Sampler:
             rows=tuple((round(since + (row[0] or 0), 3), *row[1:]) for row in rows),
         )
 
-    def started(self, pid: int) -> float | None:
+    def started(self, pid: int, host: str | None = None) -> float | None:
         """Return when an engine's process started, in epoch seconds; None if it is not watched."""
-        engines = () if self._frame is None else self._frame.engines
-        return next((engine.started for engine in engines if engine.pid == pid), None)
+        engine = self.snapshot().engine(pid, host)
+        return None if engine is None else engine.started
 
     def _run(self, readers: "_Readers") -> None:
         guarded = Guard("A sample could not be taken.")
@@ -183,6 +186,14 @@ class Sampler:
                 wanted.update(dict.fromkeys(subscription.engines()))
         return list(wanted)
 
+    def _told_hosts(self) -> tuple[HostReading, ...]:
+        told: list[HostReading] = []
+        for subscription in list(self._subscriptions):
+            if subscription.hosts is not None and not subscription.is_over:
+                with subscription.listing:
+                    told += subscription.hosts()
+        return tuple(told)
+
     def _tick(self, readers: "_Readers") -> None:
         now_s = time.monotonic()
         host = readers.host.read()
@@ -199,6 +210,7 @@ class Sampler:
             gpus=gpus,
             engines=engines,
             interval_s=self.interval_s,
+            hosts=self._told_hosts(),
         )
         with self._published:
             self._history.add(now_s, row_of(frame, before))

@@ -19,11 +19,12 @@ class Snapshot:
 
     Attributes:
         at: Epoch seconds.
-        host: CPU and memory.
-        gpus: In the driver's order, MIG instances behind their GPU.
+        host: CPU and memory of this machine.
+        gpus: In the driver's order, MIG instances behind their GPU; this machine's first.
         engines: The processes of the engines that were asked for.
-        trouble: Why there is no GPU, or why their values are old; None if all is well.
-        driver_version: Of the NVIDIA driver.
+        trouble: Why this machine has no GPU, or why their values are old; None if all is well.
+        driver_version: Of this machine's NVIDIA driver.
+        other_hosts: CPU and memory of the other hosts with engines of this notebook's pools.
     """
 
     at: float
@@ -32,27 +33,33 @@ class Snapshot:
     engines: tuple[EngineSample, ...] = ()
     trouble: str | None = None
     driver_version: str | None = None
+    other_hosts: tuple[HostSample, ...] = ()
 
     def __repr__(self) -> str:
         moment = datetime.fromtimestamp(self.at, UTC).astimezone()
-        lines = [f"{moment:%Y-%m-%d %H:%M:%S}", *map(gpu_line, self.gpus), host_line(self.host)]
+        lines = [f"{moment:%Y-%m-%d %H:%M:%S}", *map(gpu_line, self.gpus)]
+        lines += [host_line(host) for host in (self.host, *self.other_hosts)]
         lines += map(engine_line, self.engines)
         return "\n".join([*lines, self.trouble] if self.trouble else lines)
 
-    def gpu(self, uuid: str) -> GpuSample | None:
-        """Find a GPU or MIG instance by its UUID."""
-        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+    def gpu(self, uuid: str, host: str | None = None) -> GpuSample | None:
+        """Find a GPU or MIG instance by its UUID, on this machine or another host."""
+        return next((gpu for gpu in self.gpus if (gpu.uuid, gpu.host) == (uuid, host)), None)
 
-    def engine(self, pid: int) -> EngineSample | None:
-        """Find an engine's process."""
-        return next((engine for engine in self.engines if engine.pid == pid), None)
+    def engine(self, pid: int, host: str | None = None) -> EngineSample | None:
+        """Find an engine's process, on this machine or another host."""
+        return next((one for one in self.engines if (one.pid, one.host) == (pid, host)), None)
+
+    def other_host(self, name: str) -> HostSample | None:
+        """Find another host by its name."""
+        return next((host for host in self.other_hosts if host.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
 
     def to_pandas(self) -> Any:
-        """Make a data frame: one row per GPU, then the host, then one per engine."""
+        """Make a data frame: one row per GPU, then per host, then per engine."""
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
@@ -71,7 +78,10 @@ class Snapshot:
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = [_gpu_row(gpu) for gpu in self.gpus]
-        rows.append({"what": "host", **_fields(self.host)})
+        rows += [
+            {**_fields(host), "what": "host", "name": None, "host": host.name}
+            for host in (self.host, *self.other_hosts)
+        ]
         rows += [
             {"what": f"engine {engine.pool}:{engine.rank}", **_fields(engine)}
             for engine in self.engines
@@ -81,6 +91,7 @@ class Snapshot:
 
 _COLUMNS = (
     "at",
+    "host",
     "what",
     "state",
     "name",

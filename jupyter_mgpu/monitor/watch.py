@@ -11,6 +11,7 @@ from jupyter_mgpu.monitor.history import Series
 from jupyter_mgpu.monitor.history_table import HistoryTable
 from jupyter_mgpu.monitor.host_reading import FIRST_READING
 from jupyter_mgpu.monitor.interval import DEFAULT_S, check_interval
+from jupyter_mgpu.monitor.other_hosts import HostReading, with_hosts
 from jupyter_mgpu.monitor.records import EngineProcess
 from jupyter_mgpu.monitor.sampler import Subscription, sampler
 from jupyter_mgpu.monitor.snapshot import Snapshot
@@ -30,6 +31,7 @@ class Watch:
         engines: Gives the engines whose CPU and memory are wanted. Called once per sample, in the
             sampler's thread: it must not wait for anything.
         on_sample: Called there with each snapshot, for the same rule; an error of it is logged.
+        hosts: Gives there what is known of other hosts, for the same rule.
 
     Raises:
         IntervalError: If the interval is none of 0.5 to 60 s.
@@ -41,8 +43,9 @@ class Watch:
         *,
         engines: Callable[[], Iterable[EngineProcess]] | None = None,
         on_sample: Callable[[Snapshot], None] | None = None,
+        hosts: Callable[[], Iterable[HostReading]] | None = None,
     ) -> None:
-        self._wish = Subscription(check_interval(interval_s), engines, on_sample)
+        self._wish = Subscription(check_interval(interval_s), engines, on_sample, hosts)
         weakref.finalize(self, self._wish.end).atexit = False
         sampler.subscribe(self._wish)
 
@@ -79,26 +82,33 @@ class Watch:
         """Return the last ten minutes as a table, for a file or a data frame."""
         return sampler.history()
 
-    def series(self, of: str | int, metric: str, num_points: int = NUM_POINTS) -> Series:
+    def series(
+        self, of: str | int, metric: str, num_points: int = NUM_POINTS, host: str | None = None
+    ) -> Series:
         """Return the last values of one number, one per interval, gaps as None.
 
         Args:
             of: The UUID of a GPU, the pid of an engine, or "host".
             metric: The name of the field, such as "utilization_percent" or "cpu_percent".
             num_points: At most so many values.
+            host: Where that is; None for this machine.
         """
+        where = () if host is None else (host,)
         if isinstance(of, str):
-            return sampler.series((of, metric), num_points)
-        return sampler.series((of, sampler.started(of), metric), num_points)
+            return sampler.series((*where, of, metric), num_points)
+        return sampler.series((*where, of, sampler.started(of, host), metric), num_points)
 
 
-def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
+def take_snapshot(
+    engines: Iterable[EngineProcess] = (), hosts: Callable[[], Iterable[HostReading]] | None = None
+) -> Snapshot:
     """Take one sample of everything, or use one of the last second of a sampler that runs.
 
     Takes a fifth of a second; where the driver hangs two, at its own start up to ten.
 
     Args:
-        engines: The engines whose CPU and memory are wanted.
+        engines: The engines of this machine whose CPU and memory are wanted.
+        hosts: Gives what is known of other hosts, at the end.
     """
     wanted = tuple(engines)
     pids = {engine.pid for engine in wanted}
@@ -112,4 +122,6 @@ def take_snapshot(engines: Iterable[EngineProcess] = ()) -> Snapshot:
         with Watch(engines=lambda: wanted):
             sampler.wait_for(is_enough, timeout=ANSWER_TIMEOUT_S)
     snapshot = sampler.snapshot()
-    return replace(snapshot, engines=tuple(one for one in snapshot.engines if one.pid in pids))
+    own = tuple(one for one in snapshot.engines if one.host is None and one.pid in pids)
+    told = [] if hosts is None else list(hosts())
+    return with_hosts(replace(snapshot, engines=own), told, time.monotonic())

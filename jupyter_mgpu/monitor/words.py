@@ -8,8 +8,6 @@ UNKNOWN = "n/a"
 
 def gpu_line(gpu: GpuSample) -> str:
     """Say everything about one GPU."""
-    age = "" if gpu.age_s is None else f" {gpu.age_s:.0f} s"
-    state = {"ok": "", "stale": f"stale{age}, ", "lost": f"lost{age} ago, ", "divided": "divided, "}
     parts = [
         f"busy {_number(gpu.utilization_percent, '%')}",
         f"memory {_gib(gpu.memory_used_bytes)} of {_gib(gpu.memory_total_bytes)} GiB",
@@ -22,22 +20,35 @@ def gpu_line(gpu: GpuSample) -> str:
         parts.append(f"slowed down: {', '.join(gpu.throttle)}")
     if gpu.users:
         parts.append("; ".join(use.words for use in gpu.users))
-    return f"{gpu.label} ({gpu.name or UNKNOWN}): {state.get(gpu.state, '')}{', '.join(parts)}"
+    name = f"{gpu.label} ({gpu.name or UNKNOWN}){_on(gpu.host)}"
+    return f"{name}: {_state(gpu.state, gpu.age_s)}{', '.join(parts)}"
 
 
 def host_line(host: HostSample) -> str:
-    """Say everything about the host."""
+    """Say everything about a host."""
     memory = f"{_gib(host.memory_used_bytes)} of {_gib(host.memory_total_bytes)} GiB"
-    return f"host: CPU {_number(host.cpu_percent, '%')}, memory {memory}"
+    state = _state(host.state, host.age_s)
+    line = f"{host.name or 'host'}: {state}CPU {_number(host.cpu_percent, '%')}, memory {memory}"
+    return line if host.trouble is None else f"{line}. {host.trouble}"
 
 
 def engine_line(engine: EngineSample) -> str:
     """Say everything about an engine's process."""
-    name = f"pool '{engine.pool}' rank {engine.rank} (pid {engine.pid})"
+    name = f"pool '{engine.pool}' rank {engine.rank} (pid {engine.pid}){_on(engine.host)}"
     if engine.rss_bytes is None:
         return f"{name}: {engine.reasons.get('rss_bytes', UNKNOWN)}"
     cpu = f"CPU {_number(engine.cpu_percent, '%')} of a core"
     return f"{name}: {cpu}, memory {_gib(engine.rss_bytes)} GiB"
+
+
+def _on(host: str | None) -> str:
+    return "" if host is None else f" on {host}"
+
+
+def _state(state: str, age_s: float | None) -> str:
+    age = "" if age_s is None else f" {age_s:.0f} s"
+    words = {"stale": f"stale{age}, ", "lost": f"lost{age and f'{age} ago'}, "}
+    return words.get(state, "divided, " if state == "divided" else "")
 
 
 def _number(value: float | None, unit: str) -> str:

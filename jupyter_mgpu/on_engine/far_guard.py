@@ -4,7 +4,8 @@
     owner   <-- lifeline (zmq, CURVE) --> guard     hello, beats; kill; how the engine ended
 
 It works while the engine holds the GIL, hears of the engine's end at once, as its parent, and holds
-the locks of its leases. Without the owner for `lifeline.AWAY_S` it ends the engine and itself.
+the locks of its leases. While the owner wants readings of this host, it passes them on. Without the
+owner for `lifeline.AWAY_S` it ends the engine and itself.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ import signal
 import socket
 import tempfile
 import time
+import zlib
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ from jupyter_mgpu import cuda, curve
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.on_engine import guard, lifeline, remote_leases, scheduled_gpus
-from jupyter_mgpu.wire import decode, encode
+from jupyter_mgpu.on_engine.host_sampler import HostSampler
+from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 LAST_BYTES = 8192
 _PR_SET_PDEATHSIG = 1
@@ -91,6 +95,9 @@ class _Guard:
         self._refusal: str | None = None
         self._proof: Future[cuda.Answer] | None = None
         self._proven = os.eventfd(0)
+        self._sampler = HostSampler(folder / "sampler.log")
+        self._poller = zmq.Poller()
+        self._next_beat_s = time.monotonic() + lifeline.BEAT_S
 
     def run(self) -> None:
         """Watch until the engine has ended, or has to be."""
@@ -99,18 +106,20 @@ class _Guard:
         self._ask_for_proof()
         for signum in _EXITS:  # a scheduler that ends the job, or an administrator
             signal.signal(signum, self._on_exit_signal)
-        poller = zmq.Poller()
         for watched in (self._line, self._monitor, self._ended, self._proven):
-            poller.register(watched, zmq.POLLIN)
+            self._poller.register(watched, zmq.POLLIN)
         while not self._is_over():
-            ready = dict(poller.poll(int(lifeline.BEAT_S * 1000)))
+            ready = dict(self._poller.poll(int(lifeline.BEAT_S * 1000)))
             if self._monitor in ready:
                 self._note_connection()
             if self._line in ready:
                 self._obey()
             if self._proven in ready:
                 self._tell_proof()
-            if not ready:
+            if self._sampler.output in ready:
+                self._pass_readings()
+            if time.monotonic() >= self._next_beat_s:
+                self._next_beat_s = time.monotonic() + lifeline.BEAT_S
                 self._say("beat", rss_bytes=self._rss_bytes())
         self._end_engine()
 
@@ -169,6 +178,26 @@ class _Guard:
         if header["op"] == "kill":
             with contextlib.suppress(OSError):
                 os.killpg(self._engine, signal.SIGKILL)
+        elif header["op"] == "sample":
+            self._ask_sampler(header)
+
+    def _ask_sampler(self, header: Header) -> None:
+        before = self._sampler.output
+        try:
+            self._sampler.ask({"pool": header["pool"], "engines": header["engines"]})
+        except OSError as error:
+            self._say("unread", why=f"its sampler cannot be started: {error}")
+        if before is None and self._sampler.output is not None:
+            self._poller.register(self._sampler.output, zmq.POLLIN)
+
+    def _pass_readings(self) -> None:
+        readings = self._sampler.readings()
+        if readings is None:
+            self._poller.unregister(self._sampler.output)
+            if (why := self._sampler.take_end()) is not None:
+                self._say("unread", why=why)
+        for reading in readings or ():
+            self._say("reading", [zlib.compress(reading)])
 
     def _end_engine(self) -> None:
         if not self._has_ended(0):
@@ -186,8 +215,8 @@ class _Guard:
         self._monitor.close()
         self._context.term()  # waits until that is sent, at most for the line's linger
 
-    def _say(self, operation: str, **values: Any) -> None:
-        self._line.send_multipart(encode({"op": operation, **values}))
+    def _say(self, operation: str, frames: Sequence[Frame] = (), **values: Any) -> None:
+        self._line.send_multipart(encode({"op": operation, **values}, frames))
 
     def _rss_bytes(self) -> int | None:
         with contextlib.suppress(OSError, IndexError, ValueError):

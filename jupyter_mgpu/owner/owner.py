@@ -185,6 +185,10 @@ class Owner:
         """Return what people see of the pool."""
         return self._core.status()
 
+    def far_hosts(self) -> list[dict[str, Any]]:
+        """Return what is known of other hosts, and have them read on; never waits."""
+        return self._core.far_hosts() if self._core.has_begun.is_set() else []
+
     @property
     def name(self) -> str:
         """The pool's name."""

@@ -26,6 +26,7 @@ from jupyter_mgpu.owner import endpoint, outside, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
+from jupyter_mgpu.owner.far_hosts import FarHosts
 from jupyter_mgpu.owner.idle import RESIDENT_BYTES, IdleClock
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
@@ -46,7 +47,7 @@ STORE_AFTER_S = 3.0
 
 
 class OwnerLoop:
-    """Owns one pool. Its methods run in its event loop, but for `run` and `status`.
+    """Owns one pool. Its methods run in its event loop, but for `run`, `status`, `far_hosts`.
 
     Args:
         plan: The pool to start.
@@ -151,6 +152,7 @@ class OwnerLoop:
             free=self._escalation.begin,
             call_later=self.loop.call_later,
         )
+        self._hosts = FarHosts(self.plan.name, self.engines, self._sample_soon)
         self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
 
     def _open_far_port(self) -> FarPort | None:
@@ -192,6 +194,7 @@ class OwnerLoop:
             self.store.age()
             for engine in self.engines.values():
                 engine.sample_memory()
+            self._hosts.tick()
             self.scheduler.tell_waiting()
             is_used = bool(self.scheduler.tasks)
             if await self._idle.is_over(self.scheduler.used_s, is_used=is_used):
@@ -354,6 +357,14 @@ class OwnerLoop:
             notes=self.cluster.notes(),
         )
 
+    def far_hosts(self) -> list[dict[str, Any]]:
+        """Return what is known of other hosts, and have them read on; see `FarHosts.look`."""
+        return self._hosts.look() if self._far is not None else []
+
+    def _sample_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._hosts.tick)
+
     @property
     def engines(self) -> dict[int, EngineRecord]:
         """The engines by rank."""
@@ -428,6 +439,7 @@ class OwnerLoop:
             "look": lambda: {
                 "status": self.status().to_dict(),
                 **outside.describe_tasks(self.scheduler.tasks.values(), self.journal),
+                "hosts": self.far_hosts(),
             },
             "interrupt": outside.on_each(self.scheduler.tasks, self.interrupt),
             "cancel": outside.on_each(self.scheduler.tasks, self.scheduler.cancel),

@@ -52,6 +52,9 @@ class PoolOwner(Protocol):
     def status(self) -> PoolStatus:
         """Return what people see of the pool; the last that is known when it has ended."""
 
+    def far_hosts(self) -> list[dict[str, Any]]:
+        """Return what is known of other hosts, and have them read on; never waits."""
+
     def start(self) -> Future[None]:
         """Start the pool; the future is done when every engine has said hello."""
 

@@ -84,10 +84,10 @@ class FarPort:
                 self.listener(parts)
 
     def _on_guard(self, name: str, parts: "Sequence[zmq.Frame]") -> None:
-        header, _ = decode([part.buffer for part in parts])
+        header, frames = decode([part.buffer for part in parts])
         process = self._processes.get(name.removeprefix(GUARD))
         if process is not None and process.is_alive():
-            process.heard(header)
+            process.heard(header, frames)
         elif header["op"] == "hello":
             # It was given up while its host could not be reached, and another has its rank.
             self.send(name, encode({"op": "kill"}))

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_mgpu import cuda
 from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.placement import Launched
-from jupyter_mgpu.wire import Header
+from jupyter_mgpu.wire import Frame, Header
 
+OnReading = Callable[[Frame | None, str | None], None]
+"""Takes a compressed reading of a host, or why there is none."""
 EXPLAIN_S = 5.0
 """So long a launcher may take to say why it has ended an engine."""
 KILLED_TICKS = 4
@@ -44,6 +46,7 @@ class FarProcess:
         self.begun: asyncio.Future[Header | None] = loop.create_future()
         self._explaining: asyncio.Task[None] | None = None
         self._gpus: asyncio.Future[cuda.Answer] = loop.create_future()
+        self._on_reading: OnReading = lambda _frame, _why: None
 
     def watch(self, on_exit: Callable[[], None]) -> None:  # noqa: D102 - as in EngineProcess
         self._on_exit = on_exit
@@ -73,13 +76,24 @@ class FarProcess:
     def exit_code(self) -> int | None:  # noqa: D102 - as in EngineProcess
         return self._code
 
+    def sample(self, pool: str, engines: Sequence[tuple[int, int]], on_reading: OnReading) -> None:
+        """Have its host read for some seconds.
+
+        Args:
+            pool: The pool's name.
+            engines: The rank and the pid there of each engine that is to be read as well.
+            on_reading: Called with each reading, or with None and why there is none.
+        """
+        self._on_reading = on_reading
+        self._tell({"op": "sample", "pool": pool, "engines": engines})
+
     def close(self) -> None:  # noqa: D102 - as in EngineProcess
         self._is_alive = False
         self._on_exit = None
 
     # --- what its guard says -----------------------------------------------------------
 
-    def heard(self, header: Header) -> None:
+    def heard(self, header: Header, frames: Sequence[Frame] = ()) -> None:
         """Take a message of its guard."""
         self._missed = 0
         operation: Any = header["op"]
@@ -92,6 +106,10 @@ class FarProcess:
                 self._tell({"op": "kill"})
         elif operation == "beat":
             self.rss_bytes = header["rss_bytes"]
+        elif operation == "reading":
+            self._on_reading(frames[0], None)
+        elif operation == "unread":
+            self._on_reading(None, header["why"])
         elif operation == "proof":
             uuids = header["uuids"]
             self._answer(

@@ -1,0 +1,211 @@
+"""Readings of other hosts: engines on this machine that their owner reaches by TCP alone.
+
+See test_telemetry_ssh for hosts that can be cut off.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psutil
+import pytest
+from far_pools import Loopback, far_plan, far_pool
+from gpu_stubs import GpuMachine, gpu, gpu_uuid
+
+import jupyter_mgpu as mgpu
+from jupyter_mgpu.engines import HostPlace
+from jupyter_mgpu.monitor import Snapshot
+from jupyter_mgpu.monitor.reporter import REST_S
+from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.transport.placement import Placement
+from notebooks import wait_until
+
+FAR_GPUS = "\n".join([gpu(0, name="NVIDIA_L40S", used=1000, util=37), gpu(1, name="NVIDIA_L40S")])
+REPORTER = "jupyter_mgpu.monitor.reporter"
+
+
+@dataclass
+class Duo:
+    """A pool of rank 0 here, ranks 1 and 2 on `hostb`, and what `hostb` has."""
+
+    pool: Pool
+    machine: GpuMachine
+    launcher: Loopback
+
+    def samplers(self) -> list[psutil.Process]:
+        """Return the processes that read hostb."""
+        found = []
+        for guard in self.launcher.processes:
+            with contextlib.suppress(psutil.Error):  # it, or its child, has just ended
+                children = psutil.Process(guard.pid).children()
+                found += [child for child in children if REPORTER in child.cmdline()]
+        return found
+
+
+@pytest.fixture(scope="module")
+def _duo(gpu_machine: Callable[[str], GpuMachine]) -> Iterator[Duo]:
+    machine = gpu_machine(FAR_GPUS)
+    launcher = Loopback(machine)
+    there = Placement("hostb", launcher)
+    plans = [
+        far_plan(0, None, HostPlace(0, 1, 0, 2)),
+        *(far_plan(rank, there, HostPlace(rank - 1, 2, 1, 2)) for rank in (1, 2)),
+    ]
+    with far_pool(plans) as pool:
+        yield Duo(pool, machine, launcher)
+
+
+@pytest.fixture
+def duo(_duo: Duo) -> Duo:
+    """All engines are idle, and hostb has its first GPUs."""
+    wait_until(lambda: all(e.state == "idle" for e in _duo.pool.engines), 20, "idle engines")
+    _duo.machine.write(FAR_GPUS)
+    return _duo
+
+
+def until(is_so: Callable[[Snapshot], bool], words: str, timeout_s: float = 10) -> Snapshot:
+    """Take snapshots until one is as wanted."""
+    found: list[Snapshot] = []
+
+    def look() -> bool:
+        found[:] = [mgpu.snapshot()]
+        return is_so(found[0])
+
+    wait_until(look, timeout_s, words)
+    return found[0]
+
+
+def test_a_snapshot_has_the_other_host_under_its_name(duo: Duo) -> None:
+    snapshot = until(lambda s: s.gpu(gpu_uuid(0), "hostb") is not None, "hostb's GPUs")
+
+    (host,) = snapshot.other_hosts
+    assert (host.name, host.state, host.trouble) == ("hostb", "ok", None)
+    assert host.age_s < 2
+    assert 0 < host.memory_used_bytes < host.memory_total_bytes
+    first = snapshot.gpu(gpu_uuid(0), "hostb")
+    assert (first.label, first.host, first.state) == ("GPU 0", "hostb", "ok")
+    assert (first.utilization_percent, first.memory_used_bytes) == (37, 1000 * 2**20)
+    assert [g.host for g in snapshot.gpus] == ["hostb", "hostb"]
+    assert snapshot.host.name is None
+    engines = {engine.rank: engine.pid for engine in duo.pool.engines}
+    assert {(e.host, e.rank, e.pid) for e in snapshot.engines} == {
+        (None, 0, engines[0]),
+        ("hostb", 1, engines[1]),
+        ("hostb", 2, engines[2]),
+    }
+    assert all(e.rss_bytes > 10 * 2**20 for e in snapshot.engines)
+    assert "GPU 0 (NVIDIA L40S) on hostb" in repr(snapshot)
+    rows = snapshot.to_pandas()
+    assert list(rows[rows.host == "hostb"].what)[:3] == ["GPU 0", "GPU 1", "host"]
+
+
+def test_only_one_engine_of_a_host_reads_it_and_only_while_somebody_looks(duo: Duo) -> None:
+    until(lambda s: s.other_hosts[0].state == "ok", "a reading")
+    (sampler,) = duo.samplers()
+    guard_of_rank_1 = psutil.Process(duo.pool.engines[1].pid).parent()
+
+    assert sampler.parent() == guard_of_rank_1
+    assert not {"MGPU_TOKEN", "MGPU_CURVE"} & set(sampler.environ())
+    wait_until(lambda: not sampler.is_running(), 2 * REST_S + 2, "the sampler's end")
+    assert duo.samplers() == []
+
+
+def test_when_the_engine_that_reads_dies_the_next_one_takes_over(duo: Duo) -> None:
+    until(lambda s: s.other_hosts[0].state == "ok", "a reading")
+    ages = []
+
+    os.kill(duo.pool.engines[1].pid, signal.SIGKILL)
+
+    def is_next() -> bool:
+        (host,) = mgpu.snapshot().other_hosts
+        ages.append(host.age_s)
+        guards = [sampler.parent() for sampler in duo.samplers()]
+        return guards == [psutil.Process(duo.pool.engines[2].pid).parent()] and host.age_s < 1
+
+    wait_until(is_next, 10, "the next sampler's reading")
+    assert max(ages) < 5
+
+
+def test_a_sampler_that_is_killed_is_started_again(duo: Duo) -> None:
+    until(lambda s: s.other_hosts[0].state == "ok", "a reading")
+    (sampler,) = duo.samplers()
+
+    sampler.kill()
+
+    wait_until(lambda: duo.samplers() not in ([], [sampler]), 5, "the next sampler")
+    begun_s = time.monotonic()
+    until(lambda s: s.other_hosts[0].age_s < time.monotonic() - begun_s - 0.1, "its reading")
+
+
+def test_a_host_that_stops_reporting_turns_stale_with_its_age_and_comes_back(duo: Duo) -> None:
+    until(lambda s: len(s.engines) == 3 and len(s.gpus) == 2, "a full reading")
+    (sampler,) = duo.samplers()
+
+    sampler.suspend()
+
+    first = until(lambda s: s.other_hosts[0].state == "stale", "a stale reading")
+    assert 3 <= first.other_hosts[0].age_s < 5
+    assert first.other_hosts[0].trouble == "hostb does not report any more."
+    assert {(g.state, g.utilization_percent) for g in first.gpus} == {("stale", 37), ("stale", 0)}
+    assert all(g.age_s >= 3 for g in first.gpus)
+    assert [e.rss_bytes for e in first.engines if e.host] == [None, None]
+    assert first.engine(duo.pool.engines[0].pid).rss_bytes > 0
+    assert "hostb: stale" in repr(first)
+    later = until(lambda s: s.other_hosts[0].age_s > 5, "an older reading")
+    assert later.other_hosts[0].state == "stale"
+    sampler.resume()
+    until(lambda s: s.other_hosts[0].state == s.gpus[0].state == "ok", "new readings")
+
+
+def test_a_driver_that_hangs_there_hangs_nothing(duo: Duo) -> None:
+    until(lambda s: s.other_hosts[0].state == "ok", "a reading")
+
+    duo.machine.add("hang nvmlDeviceGetUtilizationRates")
+
+    stale = until(lambda s: s.gpus[0].state == "stale", "a stale GPU")
+    assert stale.other_hosts[0].state == "ok"  # its CPU is read all the same
+    assert "hostb" in stale.other_hosts[0].trouble
+    assert mgpu.parfeval(lambda: 1).result(5) == 1
+
+
+@pytest.mark.usefixtures("duo")
+def test_readings_come_while_the_engine_holds_the_gil() -> None:
+    def hold() -> None:
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(4)  # C code that does not let go of the GIL
+
+    tasks = [mgpu.parfeval(hold) for _ in range(3)]
+    wait_until(lambda: all(task.state == "running" for task in tasks), 10, "running tasks")
+    begun_s, ages = time.monotonic(), []
+
+    while time.monotonic() < begun_s + 3:
+        ages.append(mgpu.snapshot().other_hosts[0].age_s)
+
+    assert max(age for age in ages if age is not None) < 2.5
+    for task in tasks:
+        task.result(10)
+
+
+def test_a_process_there_is_mapped_by_host_and_pid(duo: Duo) -> None:
+    pid = duo.pool.engines[2].pid
+    duo.machine.add(f"process 1 pid={pid} memory=512")
+
+    snapshot = until(
+        lambda s: len(s.gpus) == 2 and s.gpus[1].users, "the process on the second GPU"
+    )
+
+    (use,) = snapshot.gpus[1].users
+    assert (use.pool, use.rank, use.pid) == ("far", 2, pid)
+    assert use.memory_used_bytes == 512 * 2**20
+
+
+def test_readings_are_small(duo: Duo) -> None:
+    until(lambda s: s.other_hosts[0].state == "ok", "a reading")
+    before = json.dumps(duo.pool.owner.far_hosts())
+
+    assert len(before) < 8000
