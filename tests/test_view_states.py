@@ -4,7 +4,9 @@ import json
 import math
 from datetime import UTC, datetime
 
+import nbformat
 import pytest
+import view_states
 
 from jupyter_mgpu.engines import EngineState, EngineStatus, MovedBytes, PoolStatus, Rank
 from jupyter_mgpu.widgets.curves import MAX_CURVES, MAX_POINTS, Curve, Curves, decimate
@@ -212,6 +214,49 @@ def test_the_static_form_of_a_training_is_complete_without_its_drawing() -> None
     assert "&lt;net&gt;" in page
     assert page.count("<path ") == 2
     assert len(page) < 30_000
+
+
+def in_a_file(state) -> int:
+    """How many bytes a notebook grows by when it saves a view."""
+    output = nbformat.v4.new_output("display_data", data=static_bundle(state))
+    cell = nbformat.v4.new_code_cell("pool", outputs=[output])
+    return len(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])))
+
+
+def test_a_pool_of_eight_that_was_watched_for_long_adds_less_than_20_kb_to_the_file() -> None:
+    assert in_a_file(view_states.pool(8)) < 20_000
+
+
+@pytest.mark.parametrize(("num_curves", "limit"), [(1, 40_000), (4, 120_000), (16, 150_000)])
+def test_a_long_training_adds_no_megabytes_to_the_file(num_curves: int, limit: int) -> None:
+    curves = Curves()
+    for step in range(50_000):
+        row = {f"metric {n}": math.sin(step * (n + 1)) for n in range(num_curves)}
+        curves.add({"step": step, "epoch": step // 100, **row})
+
+    state = training_state(TrainingFacts("net", "finished"), curves)
+
+    assert sum(len(curve["values"]) for curve in state["curves"]) <= 4 * MAX_POINTS
+    assert in_a_file(state) < limit
+
+
+def test_what_a_file_holds_has_the_same_numbers_and_gaps() -> None:
+    curves = Curves()
+    for step, loss in enumerate((1.5, math.nan, 2e-5)):
+        curves.add({"step": step, "loss": loss})
+    state = training_state(TrainingFacts("net", "running", steps=3), curves)
+
+    held = static_bundle(state)["application/vnd.jupyter-mgpu.view.v1+json"]
+
+    assert held["curves"][0]["values"] == "1.5,-,2e-05"
+    assert held["steps"] == 3
+    assert view_states.unpacked(held) == state
+
+
+def test_progress_is_a_bar_in_text_too() -> None:
+    state = tasks_state([task(1, "running", started=1.0, progress=0.61)])
+
+    assert "[######....] 61 %" in static_bundle(state)["text/plain"]
 
 
 def test_trainings_that_are_compared_share_a_plot_of_each_metric() -> None:

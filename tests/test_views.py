@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from view_states import unpacked
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.pool import Pool
@@ -91,7 +92,7 @@ def page(nb: Notebook) -> Iterator[FrontEnd]:
 
 def view_of(cell: Cell) -> dict[str, Any]:
     """The last view that a cell has shown, as its state."""
-    return [data[MIME] for data in cell.displays if MIME in data][-1]
+    return dict(unpacked([data[MIME] for data in cell.displays if MIME in data][-1]))
 
 
 def test_a_pool_at_the_end_of_a_cell_is_a_view_with_html_and_text(page: FrontEnd) -> None:
@@ -101,6 +102,40 @@ def test_a_pool_at_the_end_of_a_cell_is_a_view_with_html_and_text(page: FrontEnd
     assert data[MIME]["kind"] == "pool"
     assert [engine["rank"] for engine in data[MIME]["engines"]] == [0, 1]
     assert "2 engines, ready" in data["text/plain"]
+
+
+def test_percent_parpool_shows_the_pool_as_a_view(page: FrontEnd) -> None:
+    assert view_of(page.run("%parpool"))["kind"] == "pool"
+
+
+def test_where_no_page_answers_the_output_is_renewed_every_ten_seconds_by_its_display_id(
+    page: FrontEnd,
+) -> None:
+    page.run(
+        "from jupyter_mgpu.output.budget import Budget\n"
+        "from jupyter_mgpu.output.publisher import capture\n"
+        "from jupyter_mgpu.widgets.live_view import LiveView\n"
+        "from jupyter_mgpu.widgets.pool_source import PoolSource\n"
+        "class Changing(PoolSource):\n"
+        "    num_asked = 0\n"
+        "    def state(self, limit):\n"
+        "        self.num_asked += 1\n"
+        "        return {**super().state(limit), 'queued': self.num_asked}"
+    )
+
+    cell = page.run(
+        "view = LiveView(Changing(pool), capture())\n"
+        "view.show(0.0)\n"
+        "for tenth in range(600):  # a minute by the view's clock\n"
+        "    view.update(tenth / 10, Budget(tenth / 10))"
+    )
+
+    shown = [m for m in cell.messages if m["msg_type"] in ("display_data", "update_display_data")]
+    names = {m["content"]["transient"]["display_id"] for m in shown}
+    assert len(names) == 1
+    assert shown[0]["msg_type"] == "display_data"
+    assert len(shown) == 1 + 6  # after 2 s, then every 10 s
+    assert "2 engines, " in shown[0]["content"]["data"]["text/plain"]
 
 
 def test_the_code_of_the_views_is_sent_once_and_not_with_each_of_them(page: FrontEnd) -> None:
@@ -415,6 +450,21 @@ def test_a_converted_notebook_shows_tables_and_curves(executed: Any) -> None:
         assert "loss: 0.02 at step 49; from 1, between 0.02 and 1." in shown
         assert "<path d=" in shown
     assert "model_id" not in page
+
+
+def test_a_viewer_that_strips_styles_and_drawings_shows_the_numbers(executed: Any) -> None:
+    import bleach
+
+    tags = {"table", "thead", "tbody", "tr", "th", "td", "div", "pre"}
+    pages = [
+        bleach.clean(executed.cells[number].outputs[-1].data["text/html"], tags, {}, strip=True)
+        for number in (1, 4)
+    ]
+
+    assert "1 engine, stopped" in pages[0]
+    assert "<td>CPU</td>" in pages[0]
+    assert "loss: 0.02 at step 49; from 1, between 0.02 and 1." in pages[1]
+    assert "style" not in "".join(pages)
 
 
 NO_WIDGETS = """import sys

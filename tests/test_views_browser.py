@@ -207,6 +207,64 @@ def test_a_page_that_is_loaded_again_shows_the_view_live(lab: Lab, open_notebook
     playwright.expect(page.output(1)).to_contain_text("cancelled")
 
 
+NUM_HOSTS = """from jupyter_mgpu.widgets.registry import views
+print("hosts", sum(len(view._hosts) for view in views._live.values()))"""
+
+
+def test_a_view_that_is_scrolled_out_and_back_moves_on_and_asks_only_once(
+    host: str, browser: Any, tmp_path: Path
+) -> None:
+    settings = tmp_path.joinpath(
+        "config", "lab", "user-settings", "@jupyterlab", "notebook-extension"
+    )
+    settings.mkdir(parents=True)
+    (settings / "tracker.jupyterlab-settings").write_text('{"windowingMode": "full"}')
+    disabled = [EXTENSION] if host == "widget" else []
+    cells = [SETUP, "task = mgpu.parfeval(count, 'x')\n%tasks --live", NUM_HOSTS]
+    with running_lab(tmp_path, disabled=disabled) as lab:
+        lab.add("long.ipynb", [*cells, *["'a\\n' * 40"] * 60])
+        page = LabPage(
+            browser.new_page(viewport={"width": 1000, "height": 700}), lab.url("long.ipynb")
+        )
+        page.run_to_end(0)
+        view = page.run_to_end(1).locator(VIEW)
+        playwright.expect(view).to_contain_text(VALUE)
+        before = page.run_to_end(2).inner_text()
+
+        page.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTo(0, 1e6)")
+        playwright.expect(view).to_be_hidden()
+        page.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTo(0, 0)")
+
+        playwright.expect(view).to_contain_text(VALUE)
+        value = value_of(view)
+        wait_until(lambda: value_of(view) > value + 5, 60, "the view's news")
+        assert page.run_to_end(2).inner_text() == before
+        assert page.errors == []
+        page.page.close()
+
+
+def test_notebook_7_shows_a_view_again_after_a_reload_and_saves_no_widget(
+    host: str, browser: Any, tmp_path: Path
+) -> None:
+    disabled = [EXTENSION] if host == "widget" else []
+    with running_lab(tmp_path, disabled=disabled, app="notebook") as lab:
+        lab.add("seven.ipynb", [SETUP, "task = mgpu.parfeval(count, 'x')\n%tasks --live"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 1600})
+        page = LabPage(tab, lab.page("notebooks/seven.ipynb"))
+        page.run_to_end(0)
+        playwright.expect(page.run_to_end(1).locator(VIEW)).to_contain_text(VALUE)
+        page.command("docmanager:save")
+        assert WIDGET not in saved_outputs(tmp_path / "seven.ipynb", 1, has="text/html")
+
+        page.reload()
+
+        view = page.output(1).locator(VIEW)
+        playwright.expect(view).to_contain_text(VALUE)
+        before = value_of(view)
+        wait_until(lambda: value_of(view) > before + 5, 60, "the view's news")
+        tab.close()
+
+
 def test_two_browsers_show_the_same_view_and_either_has_the_buttons(
     lab: Lab, open_notebook: Any
 ) -> None:
@@ -497,6 +555,8 @@ def test_a_live_view_that_was_saved_reads_well_in_a_page_without_its_kernel(
     opened.locator(".jp-Dialog").get_by_text("No Kernel", exact=True).last.click()
 
     notebook = opened.locator(".jp-Notebook")
+    is_trusted = "() => jupyterapp.shell.currentWidget.content.widgets[1].model.trusted"
+    assert opened.evaluate(is_trusted) is False  # it is another file than the one that was signed
     playwright.expect(notebook).to_contain_text("1 running")
     playwright.expect(notebook).to_contain_text(re.compile("2 engines, busy|busy 2/2"))
     playwright.expect(notebook).not_to_contain_text("model not found")

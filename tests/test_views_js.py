@@ -11,6 +11,8 @@ import view_states
 from view_page import CHROMIUM, FLAGS, VIEWS, Views, serve
 from view_states import HOSTILE
 
+from jupyter_mgpu.widgets.static import static_bundle
+
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -528,6 +530,54 @@ def test_broken_and_empty_states_say_what_to_do_next(views: Views) -> None:
     expect(views.mount("pool", None)).to_contain_text("Waiting for the first news")
 
 
+READINGS = ["utilization", "memory", "power", "power_limit", "temperature"]
+
+
+@pytest.mark.parametrize("missing", READINGS)
+def test_one_number_that_is_missing_takes_no_other_with_it(missing: str, views: Views) -> None:
+    reading = {"value": None, "used": None, "total": None, "reason": "the driver does not say"}
+    gpu = {**view_states.gpu(0), missing: reading}
+    texts = {
+        "utilization": "92 %",
+        "memory": "61.2 / 139.8 GiB",
+        "power": "640",
+        "power_limit": "/ 700 W",
+        "temperature": "71 °C",
+    }
+
+    place = views.mount("gpus", view_states.gpus(1, gpus=[gpu]))
+
+    lane = place.get_by_role("listitem")
+    if missing != "power_limit":
+        expect(lane).to_contain_text("n/a")
+    gone = [missing, "power_limit"] if missing == "power" else [missing]
+    for name in READINGS:
+        shown = expect(lane)
+        (shown.not_to_contain_text if name in gone else shown.to_contain_text)(texts[name])
+    expect(place).not_to_contain_text("undefined")
+
+
+def test_a_long_name_is_cut_and_there_to_be_read_in_full(views: Views) -> None:
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition with a long name"
+    gpus = views.mount("gpus", view_states.gpus(1, gpus=[view_states.gpu(3, name=name)]))
+
+    expect(gpus.get_by_role("listitem")).to_contain_text("GPU 3")
+    expect(gpus.get_by_title(name)).to_have_count(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_reads_what_a_file_holds(name: str, views: Views) -> None:
+    state = view_states.ALL[name]()
+    live = views.mount(name, state, key="live")
+    held = static_bundle({**state, "id": "held"})["application/vnd.jupyter-mgpu.view.v1+json"]
+
+    read = views.mount(name, held, key="held")
+
+    assert read.inner_text() == live.inner_text()
+    paths = "places => places.map(place => place.getAttribute('d'))"
+    assert read.locator("path").evaluate_all(paths) == live.locator("path").evaluate_all(paths)
+
+
 def test_cpu_engines_show_cpu_and_the_memory_of_their_process(views: Views) -> None:
     engines = [view_states.cpu_engine(rank) for rank in range(2)]
     pool = views.mount("pool", view_states.pool(0, engines=engines))
@@ -589,12 +639,13 @@ def _with_text(value: Any, text: str, key: str = "") -> Any:
     return text if key in words and (isinstance(value, str) or key == "error") else value
 
 
-@pytest.mark.parametrize("width", [280, 600, 1600])
-def test_nothing_is_wider_than_its_place(width: int, open_page: Open) -> None:
+@pytest.mark.parametrize("width", [280, 600, 1100, 1600])
+@pytest.mark.parametrize("count", [1, 16])
+def test_nothing_is_wider_than_its_place(width: int, count: int, open_page: Open) -> None:
     views = open_page(width, "light")
     states = {
-        "pool": view_states.pool(16),
-        "gpus": view_states.gpus(16),
+        "pool": view_states.pool(count),
+        "gpus": view_states.gpus(count),
         "tasks": view_states.tasks(["running"] * 8 + ["failed"] * 8),
         "training": view_states.training(),
         "compare": view_states.compare(8),
@@ -620,7 +671,7 @@ def test_nothing_is_wider_than_its_place(width: int, open_page: Open) -> None:
     assert views.tab.evaluate("document.documentElement.scrollWidth") == width
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", "dark", "dark-high-contrast"])
 @pytest.mark.parametrize("name", NAMES)
 def test_axe_finds_nothing_serious(name: str, theme: str, open_page: Open) -> None:
     views = open_page(900, theme)

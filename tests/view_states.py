@@ -36,7 +36,7 @@ def _jitter(number: float) -> float:
 def series(phase: float, count: int = 120, level: float = 90.0) -> State:
     """Work with short pauses, as of a training that validates at times."""
     values = [
-        round(max(0.0, (8 if (n + 11 * phase) % 37 < 4 else level) + 5 * _jitter(n + phase)), 1)
+        round(max(0.0, (8 if (n + 11 * phase) % 37 < 4 else level) + 5 * _jitter(n + phase)))
         for n in range(count)
     ]
     return {"step_s": 1.0, "values": values}
@@ -56,7 +56,6 @@ def engine(rank: int, **values: Any) -> State:
         "memory": memory(40 + 5.5 * rank % 80, 139.8, 0.6),
         "what": "gpu",
         "utilization_history": series(rank),
-        "memory_history": series(rank / 2, level=40),
     } | values
 
 
@@ -112,7 +111,7 @@ def gpu(index: int, **values: Any) -> State:
         "utilization_history": series(index) if is_ours else {"step_s": 1.0, "values": [0] * 120},
         "memory_history": {
             "step_s": 1.0,
-            "values": [min(n, 60) * GIB if is_ours else 0 for n in range(120)],
+            "values": [float(min(n, 60)) if is_ours else 0 for n in range(120)],
         },
     } | values
 
@@ -257,3 +256,22 @@ def compare(count: int = 4, length: int = 1000, **values: Any) -> State:
 
 
 ALL = {"pool": pool, "gpus": gpus, "tasks": tasks, "training": training, "compare": compare}
+
+
+def unpacked(value: Any) -> Any:
+    """A state as it was before it went into a file, where lists of numbers are texts."""
+    if isinstance(value, list):
+        return [unpacked(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _numbers(one)
+        if name in ("values", "steps", "epoch_steps") and isinstance(one, str)
+        else unpacked(one)
+        for name, one in value.items()
+        if name != "packed"
+    }
+
+
+def _numbers(text: str) -> list[float | None]:
+    return [None if part == "-" else float(part) for part in text.split(",")] if text else []

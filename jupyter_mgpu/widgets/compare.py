@@ -5,6 +5,7 @@ from typing import Any
 
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import TaskFuture
+from jupyter_mgpu.widgets.curves import MIN_POINTS
 from jupyter_mgpu.widgets.showing import show
 from jupyter_mgpu.widgets.states import State
 from jupyter_mgpu.widgets.states.training import compare_state
@@ -25,7 +26,7 @@ class CompareSource:
 
     def state(self, limit: int) -> State:
         """Make the state of all; the points are shared among them."""
-        each = max(50, 4 * limit // max(len(self._trainings), 4))
+        each = max(MIN_POINTS, 4 * limit // max(len(self._trainings), 4))
         return compare_state(training.state(each) for training in self._trainings)
 
     def has_ended(self) -> bool:

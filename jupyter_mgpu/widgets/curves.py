@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MAX_POINTS = 1000
+MIN_POINTS = 50
 MAX_CURVES = 16
 """Of one training: who reports more names sees the first ones."""
 MAX_EPOCHS = 500
@@ -167,8 +168,10 @@ class Curves:
         return {name: curve.last[1] for name, curve in self._curves.items() if curve.last}
 
     def state(self, limit: int = MAX_POINTS) -> list[dict[str, Any]]:
-        """Return all curves as the views draw them."""
-        return [_curve_state(name, self._curves[name].points(limit)) for name in self.names()]
+        """Return all curves as the views draw them: more than four share the points of four."""
+        names = self.names()
+        each = min(limit, max(MIN_POINTS, 4 * limit // max(len(names), 1)))
+        return [_curve_state(name, self._curves[name].points(each)) for name in names]
 
 
 _NO_CURVES = ("step", "epoch", "seconds")

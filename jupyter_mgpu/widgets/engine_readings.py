@@ -29,7 +29,6 @@ def _of_gpu(gpu: GpuSample, watch: Watch) -> EngineReadings:
         utilization=gpu_reading(gpu, "utilization_percent"),
         memory=gpu_memory(gpu),
         utilization_history=history(watch.series(gpu.uuid or "", "utilization_percent")),
-        memory_history=history(watch.series(gpu.uuid or "", "memory_used_bytes")),
     )
 
 
@@ -47,7 +46,6 @@ def _of_process(engine: EngineStatus, snapshot: Snapshot, watch: Watch) -> Engin
         utilization=parts.reading(sample.cpu_percent, reasons.get("cpu_percent")),
         memory=parts.memory(used, total, reason=reasons.get("rss_bytes")),
         utilization_history=history(watch.series(engine.pid, "cpu_percent")),
-        memory_history=history(watch.series(engine.pid, "rss_bytes")),
     )
 
 
@@ -69,6 +67,12 @@ def gpu_memory(gpu: GpuSample) -> dict[str, Any]:
 
 
 def history(found: Series) -> dict[str, Any]:
-    """Return a series with numbers as short as they can be seen."""
+    """Return a series of percents."""
     values = [None if value is None else round(value) for value in found.values]
+    return parts.series(found.step_s, values)
+
+
+def memory_history(found: Series) -> dict[str, Any]:
+    """Return a series of bytes in GiB, as short as it can be seen."""
+    values = [None if value is None else round(value / 2**30, 2) for value in found.values]
     return parts.series(found.step_s, values)

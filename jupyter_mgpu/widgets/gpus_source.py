@@ -4,7 +4,7 @@ from typing import Any
 
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.monitor import GpuSample, GpuUse, Snapshot, Watch
-from jupyter_mgpu.widgets.engine_readings import gpu_memory, gpu_reading, history
+from jupyter_mgpu.widgets.engine_readings import gpu_memory, gpu_reading, history, memory_history
 from jupyter_mgpu.widgets.sources import shared
 from jupyter_mgpu.widgets.states import State, parts
 from jupyter_mgpu.widgets.states.gpus import GpuFacts, gpus_state
@@ -59,7 +59,7 @@ def _facts(gpu: GpuSample, watch: Watch) -> GpuFacts:
         throttle=None if gpu.throttle is None else list(gpu.throttle),
         users=[_user(use) for use in gpu.users or ()],
         utilization_history=history(watch.series(uuid, "utilization_percent")),
-        memory_history=history(watch.series(uuid, "memory_used_bytes")),
+        memory_history=memory_history(watch.series(uuid, "memory_used_bytes")),
     )
 
 

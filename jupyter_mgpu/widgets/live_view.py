@@ -14,7 +14,6 @@ from jupyter_mgpu.widgets.states import State
 from jupyter_mgpu.widgets.states.parts import without_clocks
 from jupyter_mgpu.widgets.static import static_bundle
 
-MIME = "application/vnd.jupyter-mgpu.view.v1+json"
 UPDATE_S = 0.5
 SIGN_OF_LIFE_S = 5.0
 """So often a state is sent that has not changed: a view wonders about silence."""
@@ -91,7 +90,7 @@ class LiveView:
 
     def _publish(self, state: State, *, update: bool) -> None:
         extra = {} if state["final"] else self._extra
-        bundle = {**static_bundle(state), MIME: state, **extra}
+        bundle = {**static_bundle(state), **extra}
         place = self._place_for_updates() if update else self._place
         place.display(bundle, display_id=f"mgpu-view-{self.id}", update=update)
 
@@ -177,7 +176,7 @@ class LiveView:
     def _save_by(state: State, hosts: Iterable[Host]) -> None:
         """Have the pages that draw the view renew what their notebook holds."""
         for host in hosts:
-            host.send({"bundle": {**static_bundle(state), MIME: state}})
+            host.send({"bundle": static_bundle(state)})
 
     def freeze(self) -> None:
         """Show the last state, in a way that needs neither kernel nor script."""

@@ -13,6 +13,8 @@ class GpuFacts:
 
     Attributes:
         uuid: Its UUID; its label where that was never read.
+        utilization_history: In percent.
+        memory_history: In GiB.
     """
 
     label: str

@@ -19,14 +19,12 @@ class EngineReadings:
         utilization: A reading, in percent.
         memory: In bytes.
         utilization_history: The last minutes, in percent.
-        memory_history: The last minutes, in bytes.
     """
 
     what: Literal["gpu", "cpu"] = "cpu"
     utilization: dict[str, Any] = field(default_factory=lambda: parts.reading(None))
     memory: dict[str, Any] = field(default_factory=lambda: parts.memory(None, None))
     utilization_history: dict[str, Any] = field(default_factory=lambda: parts.series(1.0, ()))
-    memory_history: dict[str, Any] = field(default_factory=lambda: parts.series(1.0, ()))
 
 
 def pool_state(
@@ -103,5 +101,4 @@ def _engine(
         "utilization": readings.utilization,
         "memory": readings.memory,
         "utilization_history": readings.utilization_history,
-        "memory_history": readings.memory_history,
     }

@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 
 from jupyter_mgpu.output.html import BORDER, DIM, MONO, lines_to_html
-from jupyter_mgpu.widgets.curves import decimate
+from jupyter_mgpu.widgets.curves import MIN_POINTS, decimate
 from jupyter_mgpu.widgets.static import words
 from jupyter_mgpu.widgets.static.reports import Line, Report, columns
 
@@ -51,7 +51,8 @@ def _table(report: Report) -> str:
 
 def _plot(name: str, lines: Sequence[Line]) -> str:
     """Draw lines in one plot. What stands in words is outside of the SVG: viewers may drop it."""
-    drawn = [_points(line) for line in lines]
+    limit = min(MAX_POINTS, max(MIN_POINTS, 4 * MAX_POINTS // len(lines)))
+    drawn = [decimate(list(zip(line.steps, line.values, strict=True)), limit) for line in lines]
     finite = [point for points in drawn for point in points if point[1] is not None]
     if not finite:
         return ""
@@ -76,10 +77,6 @@ def _plot(name: str, lines: Sequence[Line]) -> str:
         f'aria-label="{_escape(label)}" style="display:block;width:100%;max-width:{WIDTH}px;'
         f'height:{HEIGHT}px;border:1px solid {BORDER}">{paths}</svg>'
     )
-
-
-def _points(line: Line) -> list[tuple[float, float | None]]:
-    return decimate(list(zip(line.steps, line.values, strict=True)), MAX_POINTS)
 
 
 def _path(

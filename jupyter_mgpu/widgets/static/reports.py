@@ -128,7 +128,7 @@ def _task_row(task: State, at: float) -> Row:
         "state": task["state"],
         "rank": "" if task["rank"] is None else str(task["rank"]),
         "time": "" if seconds is None else words.duration(seconds),
-        "progress": "" if task["progress"] is None else f"{task['progress']:.0%}",
+        "progress": words.progress(task["progress"]),
         "metrics": words.values(task["metrics"]),
         "error": task["error"] or "",
     }

@@ -28,6 +28,14 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0f} %"
 
 
+def progress(share: float | None) -> str:
+    """Write how much is done, as a bar and in percent."""
+    if share is None:
+        return ""
+    num_full = min(int(10 * share), 10)
+    return f"[{'#' * num_full}{'.' * (10 - num_full)}] {share:.0%}".replace("%", " %")
+
+
 def reading(found: dict[str, Any], unit: str) -> str:
     """Write a reading with its unit, or why there is none."""
     if found["value"] is None:

@@ -28,6 +28,9 @@ const ANNOUNCE_AT_ONCE = 3;
 const ANSWER_MS = 10_000;
 const SILENCE_MS = 20_000;
 
+const PACKED = new Set(["values", "steps", "epoch_steps"]);
+const GAP = "-";
+
 /** What does the same as a button, typed in a cell. @type {Record<string, string>} */
 const TYPED = {
   restart: "%parpool restart {rank}", stop: "%parpool stop",
@@ -74,7 +77,7 @@ export function show({ model, el }, kind, table, build) {
   }
   function draw() {
     asked = 0;
-    const state = model.get("state");
+    const state = unpacked(model.get("state"));
     if (state && state.kind) {
       silence.heard(!state.final && (view.expectsNews?.(state) ?? true));
       setAttribute(root, "aria-label", t("title", { name: state.name ?? "" }));
@@ -104,6 +107,25 @@ export function show({ model, el }, kind, table, build) {
     for (const part of [silence, answer, announcer, view]) part.destroy?.();
     root.remove();
   };
+}
+
+/**
+ * Read a state as a file holds it: lists of numbers are texts there, since each number of a list would
+ * have a line of its own.
+ * @param {any} value @param {boolean} [isPacked]
+ * @returns {any}
+ */
+function unpacked(value, isPacked = Boolean(value?.packed)) {
+  if (!isPacked || value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.map((one) => unpacked(one, true));
+  return Object.fromEntries(Object.entries(value).map(([name, one]) => [
+    name, PACKED.has(name) && typeof one === "string" ? numbersOf(one) : unpacked(one, true),
+  ]));
+}
+
+/** @param {string} text */
+function numbersOf(text) {
+  return text ? text.split(",").map((part) => (part === GAP ? null : Number(part))) : [];
 }
 
 /** @param {Translate} t @param {any} state @param {number|null} silentSince ms */

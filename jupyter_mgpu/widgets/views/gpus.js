@@ -171,9 +171,9 @@ function makeHistory(t) {
         gpu.state === "lost" && t("lostHint"), temperatureText(t, gpu.temperature), powerText(t, gpu.power, gpu.power_limit),
         t("uuid", { uuid: gpu.uuid }), ...holders, ...reasons,
       ].filter(Boolean).join(" · "));
-      pair[0].update(historyChart(t, gpu, "busyChart", gpu.utilization_history, [0, 100], 1, "percent"));
+      pair[0].update(historyChart(t, gpu, "busyChart", gpu.utilization_history, [0, 100], "percent"));
       const total = gpu.memory.total ? gpu.memory.total / 2 ** 30 : undefined;
-      pair[1].update(historyChart(t, gpu, "memoryChart", gpu.memory_history, total && [0, total], 2 ** -30, "memoryAlone"));
+      pair[1].update(historyChart(t, gpu, "memoryChart", gpu.memory_history, total && [0, total], "memoryAlone"));
     },
     destroy: () => pair.forEach((chart) => chart.destroy()),
   };
@@ -181,10 +181,10 @@ function makeHistory(t) {
 
 /**
  * @param {import("./parts.js").Translate} t @param {any} gpu @param {string} title
- * @param {import("./marks.js").Series} series @param {any} range @param {number} factor
+ * @param {import("./marks.js").Series} series @param {any} range
  * @param {string} unit key of the words of a value
  */
-function historyChart(t, gpu, title, series, range, factor, unit) {
+function historyChart(t, gpu, title, series, range, unit) {
   const { values, step_s: step } = series;
   const write = (/** @type {number|null} */ y) =>
     y === null || y === undefined ? t("na") : t(unit, { n: Math.round(y), used: y.toFixed(1) });
@@ -193,7 +193,7 @@ function historyChart(t, gpu, title, series, range, factor, unit) {
     lines: [{
       key: "one", label: gpu.label, number: gpu.index ?? 0,
       xs: values.map((_, i) => ((i + 1 - values.length) * step) / 60),
-      ys: values.map((value) => (value === null ? null : value * factor)),
+      ys: values,
     }],
     writeX: (/** @type {number} */ x) => (x > -0.01 ? t("now") : t("minutesAgo", { n: (-x).toFixed(1) })),
     writeY: write,
