@@ -39,7 +39,8 @@ def main() -> list[measure.Row]:
             took.append(measure.seconds(lambda: mgpu.parpool(attach=NAME)))
             pool = mgpu.current_pool()
             if len(pool.tasks()) != 20 or len(pool.ended_tasks()) != TASKS_ENDED:
-                raise RuntimeError("Not all tasks came back.")
+                found = len(pool.tasks()), len(pool.ended_tasks())
+                raise RuntimeError(f"{found} tasks came back, not all.")
     finally:
         pool.shutdown(wait_for_tasks=False)
     bench = f"attach to a kept pool: 20 open and {TASKS_ENDED} ended tasks"

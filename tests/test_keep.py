@@ -4,10 +4,12 @@ import os
 import signal
 
 import pytest
-from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
+from gpu_stubs import GpuMachine, gpus
+from kept_pools import LOAD, ended_later, kernel, killed_kernel, record_of, traces_of
 
 from jupyter_mgpu import control
-from notebooks import is_alive, wait_until
+from jupyter_mgpu.leases import LeaseBook
+from notebooks import is_alive, notebook, wait_until
 
 TASKS = """
 def work(n, seconds=0.2):
@@ -101,3 +103,33 @@ def test_a_kernel_that_dies_while_its_pool_starts_takes_it_along() -> None:
         nb.kill()
         traces.wait_until_gone()
         assert not is_alive(traces.pids[0])
+
+
+def test_the_gpus_stay_leased_without_a_kernel_and_are_free_afterwards(gpu_machine) -> None:
+    machine: GpuMachine = gpu_machine(gpus(2))
+    book = LeaseBook(machine.lease_folder)
+    with ended_later("night"):
+        with notebook(dict(machine)) as nb:
+            nb.check(f"{LOAD}\n%parpool 1 --gpus 1 --keep --name night")
+            keeper = control.named("night").kernel_pid
+            assert nb.value("mgpu.current_pool().engines[0].device").startswith("GPU 1")
+            nb.kill()
+        (lease,) = book.live()
+        assert (lease.pid, lease.pool) == (keeper, "night")
+        with notebook(dict(machine)) as nb:
+            cell = nb.run(f"{LOAD}\n%parpool 1 --gpus 1")
+            assert f"pool 'night' rank 0 (user {lease.user}, pid {keeper})" in cell.evalue
+            cell = nb.run("mgpu.parpool(1, gpus='1', keep=True, name='other')")
+            assert cell.ename == "GpuBusyError"
+            assert "pool 'night'" in nb.value("str(sys.last_value.holders)")
+            nb.check("%parpool stop --name night")
+            wait_until(lambda: not book.live(), 10, "free GPUs")
+
+
+def test_the_gpu_of_the_notebook_itself_counts_as_free_for_its_kept_pool(gpu_machine) -> None:
+    machine: GpuMachine = gpu_machine(gpus(1))
+    with ended_later("night"), notebook(dict(machine)) as nb:
+        nb.check(LOAD)
+        machine.add(f"process 0 pid={nb.pid} memory=900")
+        cell = nb.check("%parpool 1 --keep --name night")
+        assert "is used by this notebook itself as well" in cell.text

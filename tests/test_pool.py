@@ -485,9 +485,8 @@ def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_is_not_built_is_refused_in_one_line() -> None:
-    for option in ({"keep": True}, {"attach": "x"}, {"cluster": "slurm"}):
-        with pytest.raises(SelectionError, match="is not built yet"):
-            parpool(1, **option)
+    with pytest.raises(SelectionError, match="is not built yet"):
+        parpool(1, cluster="slurm")
 
 
 def test_sizes_that_make_no_sense_are_refused() -> None:

@@ -131,7 +131,7 @@ class TaskFutures:
     def handle_at_once(self, header: Header, frames: list[Frame]) -> bool:
         """Take an event if that is quick and runs no code of users; False if it is not."""
         future = self._open.get(header.get("task", ""))
-        if future is None or future.id in self._displays:
+        if future is None or future.id in self._displays or future.id in self._result_ranks:
             return False
         if header["op"] == "started":
             self._on_started(future, header)

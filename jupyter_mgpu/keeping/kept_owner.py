@@ -165,6 +165,8 @@ class KeptOwner:
     def _on_end(self) -> None:
         """Let everybody know who waits for the keeper."""
         self.store.close()
+        if self._client is not None:
+            self._client.close(linger=0)  # else its threads hold up the end of this process
         for future in self._questions.values():
             if future.set_running_or_notify_cancel():
                 future.set_exception(self._closed_error())

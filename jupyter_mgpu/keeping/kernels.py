@@ -87,6 +87,8 @@ class Kernels:
             connection.send({"op": "failed", "error": describe_error(AttachError(refusal))})
             connection.close()
             return
+        if self._current is not None:  # the same kernel has just let go: its goodbye is on its way
+            self._left()
         self._current, self._kernel = connection, hello
         self.core.set_kernel(hello["pid"], hello["kernel_id"], hello["notebook"])
         facts = snapshot.take(self.core, self._request)
@@ -101,7 +103,7 @@ class Kernels:
                 f"this kernel has {hello['version']}. Its tasks go on, and their results can be "
                 f"read with tasks.load(name); `jupyter mgpu stop {name}` ends it."
             )
-        if self._current is not None:
+        if self._current is not None and hello["pid"] != self._kernel["pid"]:
             notebook = self._kernel["notebook"] or "another notebook"
             return (
                 f"The pool {name!r} is attached to the kernel of {notebook} (process "
