@@ -8,7 +8,7 @@ from typing import Any
 
 PACKED = ("values", "steps", "epoch_steps")
 GAP = "-"
-"""Stands for a value that is None. `views/frame.js` reads what is written here."""
+"""Stands for a value that is None. `views/packed.js` reads what is written here."""
 
 
 def packed(state: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 
 import { clock, make, setAttribute, setShown, setText, translator } from "./parts.js";
 import { spanWords } from "./marks.js";
+import { makeAnnouncer, makeAnswer, makeSilence } from "./news.js";
+import { unpacked } from "./packed.js";
 import { askServer } from "./request.js";
 
 /** @typedef {import("./parts.js").Translate} Translate */
@@ -23,20 +25,6 @@ import { askServer } from "./request.js";
 /** @typedef {{ action: string, [name: string]: any }} Action */
 
 const VERSION = 1;
-const ANNOUNCE_EVERY_MS = 10_000;
-const ANNOUNCE_AT_ONCE = 3;
-const ANSWER_MS = 10_000;
-const SILENCE_MS = 20_000;
-
-const PACKED = new Set(["values", "steps", "epoch_steps"]);
-const GAP = "-";
-
-/** What does the same as a button, typed in a cell. @type {Record<string, string>} */
-const TYPED = {
-  restart: "%parpool restart {rank}", stop: "%parpool stop",
-  cancel: "future.cancel()", request_stop: "future.request_stop()",
-  stop_after_epoch: 'future.request_stop(after="epoch")',
-};
 
 /**
  * Show a view and keep it up to date.
@@ -109,25 +97,6 @@ export function show({ model, el }, kind, table, build) {
   };
 }
 
-/**
- * Read a state as a file holds it: lists of numbers are texts there, since each number of a list would
- * have a line of its own.
- * @param {any} value @param {boolean} [isPacked]
- * @returns {any}
- */
-function unpacked(value, isPacked = Boolean(value?.packed)) {
-  if (!isPacked || value === null || typeof value !== "object") return value;
-  if (Array.isArray(value)) return value.map((one) => unpacked(one, true));
-  return Object.fromEntries(Object.entries(value).map(([name, one]) => [
-    name, PACKED.has(name) && typeof one === "string" ? numbersOf(one) : unpacked(one, true),
-  ]));
-}
-
-/** @param {string} text */
-function numbersOf(text) {
-  return text ? text.split(",").map((part) => (part === GAP ? null : Number(part))) : [];
-}
-
 /** @param {Translate} t @param {any} state @param {number|null} silentSince ms */
 function noticeOf(t, state, silentSince) {
   if (!state) return t("waiting");
@@ -136,93 +105,6 @@ function noticeOf(t, state, silentSince) {
   if (silentSince === null) return "";
   const span = spanWords(t, (Date.now() - silentSince) / 1000);
   return t("silent", { span, time: clock(silentSince / 1000) });
-}
-
-/** Notice by our own clock that nothing comes any more; a hidden page expects nothing.
- * @param {() => void} onChange */
-function makeSilence(onChange) {
-  const silence = {
-    lastMs: Date.now(),
-    expects: false,
-    /** @param {boolean} expects */
-    heard(expects) {
-      silence.lastMs = Date.now();
-      silence.expects = expects;
-    },
-    isLong: () => silence.expects && Date.now() - silence.lastMs > SILENCE_MS,
-    destroy() {
-      clearInterval(timer);
-      document.removeEventListener("visibilitychange", onVisible);
-    },
-  };
-  const onVisible = () => {
-    silence.lastMs = Date.now();
-  };
-  const timer = setInterval(() => {
-    if (!document.hidden && silence.isLong()) onChange();
-  }, 5000);
-  document.addEventListener("visibilitychange", onVisible);
-  return silence;
-}
-
-/** The line that says what became of a button's press. @param {Translate} t */
-function makeAnswer(t) {
-  const node = make("p", "mgpu-answer");
-  setShown(node, false);
-  let timer = 0;
-  const tell = (/** @type {string} */ words) => {
-    setText(node, words);
-    setShown(node, words !== "");
-  };
-  return {
-    node,
-    /** @param {Action} action */
-    expect({ action, rank }) {
-      clearTimeout(timer);
-      tell("");
-      const type = TYPED[action]?.replace("{rank}", rank ?? "").trim();
-      const words = type ? `${t("unanswered")} ${t("typed", { type })}` : t("unanswered");
-      timer = setTimeout(() => tell(words), ANSWER_MS);
-    },
-    /** @param {{ ok: boolean, words: string }} done */
-    take(done) {
-      clearTimeout(timer);
-      node.classList.toggle("mgpu-answer-bad", !done.ok);
-      tell(done.words);
-      return done.words;
-    },
-    destroy: () => clearTimeout(timer),
-  };
-}
-
-/** One polite live region: at most one announcement per 10 s; what comes between is joined.
- * @param {Translate} t */
-function makeAnnouncer(t) {
-  const node = make("div", "mgpu-unseen");
-  node.setAttribute("role", "status");
-  node.setAttribute("aria-live", "polite");
-  /** @type {string[]} */
-  let waiting = [];
-  let lastMs = -Infinity;
-  let timer = 0;
-  function flush() {
-    timer = 0;
-    const more = waiting.length - ANNOUNCE_AT_ONCE;
-    const words = waiting.slice(0, ANNOUNCE_AT_ONCE).join(". ");
-    setText(node, more > 0 ? `${words}. ${t("more", { n: more })}` : words);
-    waiting = [];
-    lastMs = performance.now();
-  }
-  return {
-    node,
-    /** @param {string[]} texts */
-    say(texts) {
-      waiting.push(...texts.filter((text) => text && !waiting.includes(text)));
-      if (!waiting.length || timer) return;
-      timer = setTimeout(flush, Math.max(0, lastMs + ANNOUNCE_EVERY_MS - performance.now()));
-    },
-    destroy: () => clearTimeout(timer),
-  };
 }
 
 /**
