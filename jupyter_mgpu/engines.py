@@ -72,7 +72,7 @@ class EngineStatus:
     Attributes:
         rank: Its place in the pool.
         pid: Its process, None while it starts.
-        device: What it runs on, in words: `GPU 3 (NVIDIA H200)` or `CPU`.
+        device: What it runs on, in words: `GPU 3 (NVIDIA H200)`, `CPU`, `CPU on hostb`.
         state: Idle, busy and so on.
         task: The name of what it runs, if anything.
         proven: Whether CUDA itself confirmed the device; None for CPU engines.

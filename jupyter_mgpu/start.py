@@ -85,6 +85,7 @@ def parpool(
         asked = {"N": n, "gpus": gpus, "name": name, "restart": restart or None, "cluster": cluster}
         return _attach(attach, options, [option for option, v in asked.items() if v is not None])
     description = _describe_cluster(cluster, profile)
+    far = description if description is not None and description.kind != "local" else None
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),
@@ -95,6 +96,7 @@ def parpool(
         pool=name or "pool",
         notebook=os.environ.get("JPY_SESSION_NAME"),
         kernel_id=kernel_id(),
+        cluster=far.name if far is not None else None,
     )
     _check_request(request)
     if keep and name is None:
@@ -105,11 +107,12 @@ def parpool(
     if restart:
         _stop(request.pool, keep=keep)
     pool = find_pool(request.pool)
-    if description is not None and description.kind != "local":
-        _refuse_keep(description, keep=keep)
-        return open_far_pool(request, options, description, pool)
+    if far is not None:
+        _refuse_keep(far, keep=keep)
     if keep:
         pool = _kept(pool, request.pool)
+    if pool is None and far is not None:
+        return open_far_pool(request, options, far)
     if pool is None:
         return open_kept_pool(request, options) if keep else open_pool(request, options)
     return _set_idle(resize(pool, request, options), options)

@@ -74,7 +74,7 @@ class Host:
             f"ListenAddress {self.address}\nPort 22\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"HostKey {self.folder}/{self.name}.key\nAuthorizedKeysFile {self.folder}/user.pub\n"
             "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
-            f"KbdInteractiveAuthentication no\nSetEnv {variables}\n"
+            f"KbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\nSetEnv {variables}\n"
         )
         inside = (
             f"hostname {self.name}; exec {SSHD} -D -f {config} -E {self.folder}/{self.name}.log"
@@ -138,6 +138,13 @@ def ssh_hosts() -> Iterator[Hosts]:
         if os.environ.get("MGPU_REQUIRE_SSH"):
             pytest.fail(reason)
         pytest.skip(reason)
+    with open_hosts() as hosts:
+        yield hosts
+
+
+@contextlib.contextmanager
+def open_hosts() -> Iterator[Hosts]:
+    """Make two hosts, and this process a third one; all is gone afterwards."""
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="mgpu-ssh-"))
         undo.callback(shutil.rmtree, folder)

@@ -1,5 +1,6 @@
 """Engines that their owner reaches by TCP alone, on this very machine: see test_ssh for hosts."""
 
+import ctypes
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from far_pools import Loopback, far_pool, mixed_plans
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
-from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.errors import EngineDiedError, OwnerError
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.wire import encode
 from notebooks import wait_until
@@ -205,3 +206,39 @@ def test_nothing_is_left_when_the_owner_is_killed_while_engines_hold_the_gil(
         return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
     wait_until(lambda: not any(map(is_left, found)), GONE_S, "the end of all engines")
+
+
+def test_constants_and_queues_reach_engines_elsewhere(far: Pool) -> None:
+    table = mgpu.Constant(np.arange(500_000))
+    news = mgpu.DataQueue()
+
+    sums = mgpu.spmd(lambda: news.put(int(table.value[-1])) or int(table.value.sum()))
+
+    assert list(sums) == [124_999_750_000] * 2
+    assert [news.get(5), news.get(5)] == [499_999] * 2
+    assert far.engines[1].state == "idle"
+
+
+def test_the_log_of_a_rank_elsewhere_is_whole_here(far: Pool) -> None:
+    lines = [f"line {number}" for number in range(2000)]
+
+    mgpu.spmd(lambda: print("\n".join(lines)) or os.write(1, b"from below\n"))
+
+    log = far.owner.log(1)
+    wait_until(lambda: log.exists() and "from below" in log.read_text(), 10, "the log")
+    assert [line for line in log.read_text().splitlines() if line.startswith("line ")] == lines
+
+
+def test_a_kernel_that_holds_the_gil_for_long_loses_no_engine(far: Pool) -> None:
+    starts = [engine.starts for engine in far.engines]
+    future = mgpu.parfeval_on_all(lambda: 7)
+
+    ctypes.PyDLL(None).sleep(12)
+
+    assert [one.result(10) for one in future] == [7, 7]
+    assert [engine.starts for engine in far.engines] == starts
+
+
+def test_pool_client_is_refused_in_one_line(far: Pool) -> None:
+    with pytest.raises(OwnerError, match="engines on other hosts"):
+        _ = far.client

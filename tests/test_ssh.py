@@ -47,6 +47,17 @@ def opened(cluster: ClusterDescription, **options: object) -> Iterator[Pool]:
         pool.shutdown(wait_for_tasks=False)
 
 
+def sum_over_ranks() -> float:
+    """Add the numbers of all ranks, on each of them."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    value = torch.tensor(float(dist.get_rank()))
+    dist.all_reduce(value)
+    return value.item()
+
+
 @pytest.fixture(scope="module")
 def _duo(ssh_hosts: Hosts) -> Iterator[Pool]:
     with opened(describe(ssh_hosts)) as pool:
@@ -78,16 +89,7 @@ def test_engines_run_on_their_hosts_and_know_their_places(duo: Pool) -> None:
 
 @pytest.mark.usefixtures("duo")
 def test_collectives_and_training_work_over_hosts() -> None:
-    def total() -> float:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        value = torch.ones(3)
-        dist.all_reduce(value)
-        return value.sum().item()
-
-    assert list(mgpu.spmd(total)) == [6.0, 6.0]
+    assert list(mgpu.spmd(sum_over_ranks)) == [1.0, 1.0]
 
     torch.manual_seed(0)
     data = (torch.randn(64, 4), torch.randn(64, 1))
@@ -314,3 +316,18 @@ def test_everything_goes_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -
         ssh_hosts.b.mend()
         assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
         assert [engine.starts for engine in pool.engines] == [0, 0]
+
+
+def test_a_pool_has_engines_here_and_elsewhere(ssh_hosts: Hosts) -> None:
+    here = HostDescription("here", "here", gpus="none", engines=1, is_local=True)
+    cluster = describe(ssh_hosts, here, one_engine(ssh_hosts.a))
+
+    with opened(cluster, name="mixed") as pool:
+        places = mgpu.spmd(
+            lambda: [os.environ[name] for name in ("MGPU_LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR")]
+        )
+        total = mgpu.spmd(sum_over_ranks)
+
+        assert [engine.host for engine in pool.engines] == [None, "hosta"]
+        assert list(places) == [["0", "0", ADDRESS], ["0", "1", ADDRESS]]
+        assert list(total) == [1.0, 1.0]

@@ -15,6 +15,8 @@ from jupyter_mgpu.gpus.usage import Usage, read_usages
 from jupyter_mgpu.leases import LeaseBook
 from jupyter_mgpu.nvml import NO_LIBRARY, Inventory, read_inventory
 
+NO_GPUS = "none"
+"""Asked for in place of GPUs by the description of a host."""
 WAYS_OUT = "Choose other GPUs, wait for them with --wait, or share them with --share."
 
 
@@ -36,6 +38,8 @@ def choose(request: Request, book: LeaseBook | None = None, *, takes_leases: boo
     """
     check_request(request)
     inventory = read_inventory()
+    if request.gpus == NO_GPUS:
+        return _plan_cpus(request, inventory, [])
     mask = read_mask(inventory)
     if not mask.devices:
         return _choose_cpus(request, inventory, mask)
@@ -90,7 +94,10 @@ def _choose_cpus(request: Request, inventory: Inventory, mask: Mask) -> Choice:
     # Having no driver is nothing to mend on a machine without GPUs, so no next step here.
     if inventory.trouble == NO_LIBRARY:
         why = inventory.trouble.why
-    sentences = [f"The engines run on the CPU. {why}"]
+    return _plan_cpus(request, inventory, [f"The engines run on the CPU. {why}"])
+
+
+def _plan_cpus(request: Request, inventory: Inventory, sentences: list[str]) -> Choice:
     number = request.largest
     if number is None or isinstance(request.n, tuple):
         default = host.default_cpu_count()

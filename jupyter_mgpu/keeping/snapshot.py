@@ -18,7 +18,7 @@ def take(core: OwnerLoop, request: Mapping[str, Any]) -> dict[str, Any]:
         "engines": [
             {
                 "rank": engine.rank,
-                "device": engine.plan.device,
+                "device": engine.place,
                 "log": str(engine.log),
                 "gpu_uuids": list(engine.plan.gpu_uuids),
             }

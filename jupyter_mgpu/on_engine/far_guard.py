@@ -35,6 +35,10 @@ from jupyter_mgpu.on_engine.host_sampler import HostSampler
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 LAST_BYTES = 8192
+LOG_BYTES = 2**18
+"""So much of the rank's log goes to the owner with each beat."""
+LAST_LOG_BYTES = 2**20
+"""So much of what it has not got yet follows at the end."""
 _PR_SET_PDEATHSIG = 1
 _EXITS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -93,6 +97,7 @@ class _Guard:
         self._away_since: float | None = time.monotonic()
         self._is_asked_to_end = False
         self._refusal: str | None = None
+        self._log_sent = 0
         self._proof: Future[cuda.Answer] | None = None
         self._proven = os.eventfd(0)
         self._sampler = HostSampler(folder / "sampler.log")
@@ -121,6 +126,7 @@ class _Guard:
             if time.monotonic() >= self._next_beat_s:
                 self._next_beat_s = time.monotonic() + lifeline.BEAT_S
                 self._say("beat", rss_bytes=self._rss_bytes())
+                self._send_log(LOG_BYTES)
         self._end_engine()
 
     def _take_leases(self) -> None:
@@ -210,7 +216,9 @@ class _Guard:
         code = os.waitstatus_to_exitcode(status)
         # A scheduler signals engine and guard alike, in any order.
         asked = self._is_asked_to_end or code == -signal.SIGTERM
-        self._say("ended", code=code, words=self._last_words(), asked=asked)
+        self._send_log(LAST_LOG_BYTES)
+        words = _read(self._folder / "output", -LAST_BYTES).decode(errors="replace")
+        self._say("ended", code=code, words=words, asked=asked)
         self._line.close()
         self._monitor.close()
         self._context.term()  # waits until that is sent, at most for the line's linger
@@ -223,9 +231,19 @@ class _Guard:
             return int(self._pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return None
 
-    def _last_words(self) -> str:
-        text = ""
-        for name in ("output", "rank.log"):
-            with contextlib.suppress(OSError):
-                text += (self._folder / name).read_bytes()[-LAST_BYTES:].decode(errors="replace")
-        return text
+    def _send_log(self, size: int) -> None:
+        """Send what is new in the rank's log; its file on this host goes with the engine."""
+        text = _read(self._folder / "rank.log", size, self._log_sent)
+        if text:
+            self._log_sent += len(text)
+            self._line.send_multipart(encode({"op": "log"}, [text]))
+
+
+def _read(path: Path, size: int, start: int = 0) -> bytes:
+    """Read so many bytes of a file from a place on; the last ones with a negative number."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if size < 0:
+            start = max(0, file.seek(0, os.SEEK_END) + size)
+        file.seek(start)
+        return file.read(abs(size))
+    return b""

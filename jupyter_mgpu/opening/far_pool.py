@@ -1,7 +1,6 @@
 """Opens a pool whose engines run on other hosts, whatever starts them there."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -30,18 +29,14 @@ def planner_of(kind: str) -> Planner:
     return plan_ssh_pool if kind == "ssh" else plan_scheduled_pool
 
 
-def open_far_pool(
-    request: Request, options: PoolOptions, description: ClusterDescription, found: Pool | None
-) -> Pool:
-    """Open a pool on a cluster, or return the one that is open there.
+def open_far_pool(request: Request, options: PoolOptions, description: ClusterDescription) -> Pool:
+    """Open a pool on a cluster.
 
     Raises:
         SelectionError: If the engines or GPUs asked for cannot be had.
         PoolStartError: If an engine does not come up; it names the host.
     """
     _check(request)
-    if found is not None:
-        return _check_found(request, found, description)
     folder = private_folder()
     plan: FarPlan | None = None
     try:
@@ -50,7 +45,7 @@ def open_far_pool(
             notices.say(sentence)
         pool = Pool(
             partial(Owner, _plan_pool(request, options, description, plan, folder)),
-            request=replace(request, cluster=description.name),
+            request=request,
             claims=plan.claims,
             sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
             say=notices.say,
@@ -94,15 +89,3 @@ def _check(request: Request) -> None:
             f"--gpus {request.gpus} was asked for, but the hosts of a cluster have GPUs of their "
             "own: name them in the cluster's description, as `gpus` of each host."
         )
-
-
-def _check_found(request: Request, found: Pool, description: ClusterDescription) -> Pool:
-    sizes = range(request.smallest, (request.largest or found.size) + 1)
-    if found.request.cluster == description.name and found.size in sizes:
-        return found
-    raise SelectionError(
-        f"The pool {found.name!r} is open with {found.size} engines"
-        f"{'' if found.request.cluster is None else f' on the cluster {found.request.cluster!r}'}. "
-        "Pools on clusters keep their size: add --restart to end it first, or another --name to "
-        "have both."
-    )

@@ -23,6 +23,8 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
     Raises:
         SelectionError: If tasks or variables would be lost; it names them.
     """
+    if pool.request.cluster is not None or request.cluster is not None:
+        return _same(pool, request)
     more = _more(pool, request)
     if pool.is_kept:
         if more is None or not more.smallest <= pool.size <= (more.largest or pool.size):
@@ -35,6 +37,23 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
     elif more.largest is not None and more.largest < pool.size:
         _shrink(pool, more.largest)
     return pool
+
+
+def _same(pool: Pool, request: Request) -> Pool:
+    """Return a pool on a cluster if it is as it is asked for: it keeps its size."""
+    cluster = pool.request.cluster
+    sizes = range(request.smallest, (request.largest or pool.size) + 1)
+    if (
+        request.cluster in (None, cluster)
+        and request.gpus is None
+        and (request.n is None or pool.size in sizes)
+    ):
+        return pool
+    where = "this machine" if cluster is None else f"the cluster {cluster!r}"
+    raise SelectionError(
+        f"The pool {pool.name!r} is open with {pool.size} engines on {where}. Pools on clusters "
+        "keep their size and place: add --restart to end it first, or another --name to have both."
+    )
 
 
 def _reopen(pool: Pool, request: Request, options: PoolOptions) -> Pool:

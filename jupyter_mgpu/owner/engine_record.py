@@ -121,7 +121,7 @@ class EngineRecord:
         return EngineStatus(
             rank=Rank(self.rank),
             pid=self.process.pid if self.process else None,
-            device=self.plan.device,
+            device=self.place,
             host=self.host,
             state=self.state,
             task=self.task.name if self.task else None,
@@ -148,17 +148,12 @@ class EngineRecord:
 
     def last_words(self, launcher_log: Path) -> str:
         """Return the last lines that this process wrote, wherever they went."""
-        text = ""
+        text = self.process.last_words if self.process is not None else ""
         for path, start in ((launcher_log, 0), (self.log, self.log_start)):
             with contextlib.suppress(OSError):
                 text += read_tail(path, 8192, start)
-        return last_lines(text)
-
-
-def last_lines(text: str) -> str:
-    """Return the last lines of what a process wrote, without empty ones."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-STDERR_LINES:])
+        lines = [line for line in text.splitlines() if line.strip()]
+        return "\n".join(lines[-STDERR_LINES:])
 
 
 def read_tail(path: Path, size: int, start: int = 0) -> str:

@@ -13,7 +13,6 @@ from jupyter_mgpu.owner.engine_record import (
     Death,
     EngineRecord,
     describe_exit,
-    last_lines,
     oom_kills,
 )
 from jupyter_mgpu.owner.plans import EnginePlan
@@ -117,7 +116,7 @@ class EngineRoom:
             async with asyncio.timeout(self._start_timeout_s):
                 await asyncio.gather(engine.hello.wait(), process.ready(), self._prove(engine))
         except TimeoutError:
-            words = self._last_words(engine, process)
+            words = engine.last_words(self._cluster.output_of(engine.rank))
             pid = process.pid
             raise PoolStartError(
                 f"The engine of rank {engine.rank} did not start within "
@@ -179,15 +178,10 @@ class EngineRoom:
         kills = oom_kills()
         if code == -9 and kills and not engine.is_far:
             parts.append(f"The system has ended {kills} processes here for lack of memory so far.")
-        words = self._last_words(engine, process)
+        words = engine.last_words(self._cluster.output_of(engine.rank))
         if words:
             return f"{' '.join(parts)}\nIts last lines:\n{words}"
         return " ".join(parts)
-
-    def _last_words(self, engine: EngineRecord, process: EngineProcess) -> str:
-        if engine.is_far:
-            return last_lines(process.last_words)
-        return engine.last_words(self._cluster.output_of(engine.rank))
 
     def spawn_replacement(self, engine: EngineRecord) -> None:
         """Start a new engine on a rank that has none, in the background."""

@@ -206,7 +206,7 @@ class Owner:
 
     def device(self, rank: int) -> str:
         """Return what a rank runs on, in words."""
-        return self.engines[rank].plan.device
+        return self.engines[rank].place
 
     def log(self, rank: int) -> Path:
         """Return the file with all that a rank has printed."""

@@ -306,7 +306,16 @@ class OwnerLoop:
         return sum(engine.task is None for engine in engines)
 
     async def client(self) -> Any:
-        """Connect a client to ipyparallel's controller, which is started if there is none."""
+        """Connect a client to ipyparallel's controller, which is started if there is none.
+
+        Raises:
+            OwnerError: If engines run on other hosts, where the controller is not reached.
+        """
+        if self._far is not None:
+            raise OwnerError(
+                "pool.client and %%px reach engines of this machine only, but this pool has "
+                "engines on other hosts. Use %%spmd or parfeval."
+            )
         return await self.cluster.client(await self.ensure_controller())
 
     def set_kernel(self, pid: int | None, kernel_id: str | None, notebook: str | None) -> None:

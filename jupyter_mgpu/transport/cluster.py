@@ -199,7 +199,8 @@ class PoolCluster:
             **environment,
         }
         command = ("-P", "-m", ENGINE_MODULE, *ENGINE_ARGS)
-        process = self._far.expect(f"{rank}.{start}", placement.host)
+        log = Path(environment["MGPU_LOG"])
+        process = self._far.expect(f"{rank}.{start}", placement.host, log)
         try:
             order = Order(rank, start, settings, command, process.begun)
             process.launched = await placement.launcher.start(order)

@@ -7,6 +7,7 @@ It is one socket for the engines' own connections (`work:`, `control:`) and for 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import zmq
 
@@ -53,13 +54,19 @@ class FarPort:
         loop.add_reader(self._router.fileno(), self._receive)
         self._ticking = loop.call_later(lifeline.BEAT_S, self._tick)
 
-    def expect(self, name: str, host: str) -> FarProcess:
-        """Return the process of an engine that is about to be started, by its name."""
+    def expect(self, name: str, host: str, log: Path) -> FarProcess:
+        """Return the process of an engine that is about to be started.
+
+        Args:
+            name: The engine's name, such as `0.3`.
+            host: Where it runs, for people; empty if that is not known yet.
+            log: Where what it prints is written to on this machine.
+        """
 
         def tell(header: Header) -> None:
             self.send(f"{GUARD}{name}", encode(header))
 
-        process = self._processes[name] = FarProcess(host, tell, self._loop)
+        process = self._processes[name] = FarProcess(host, log, tell, self._loop)
         return process
 
     def send(self, connection: str, parts: Sequence[Frame]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import cuda
@@ -23,12 +24,13 @@ class FarProcess:
 
     Args:
         host: The host's name as the placement knows it.
+        log: Where what it prints is written to on this machine.
         tell: Sends its guard a message.
         loop: The owner's event loop.
     """
 
     def __init__(
-        self, host: str, tell: Callable[[Header], None], loop: asyncio.AbstractEventLoop
+        self, host: str, log: Path, tell: Callable[[Header], None], loop: asyncio.AbstractEventLoop
     ) -> None:
         self.pid: int | None = None
         self.host: str | None = host
@@ -36,6 +38,7 @@ class FarProcess:
         self.lost: str | None = None
         self.last_words = ""
         self.launched: Launched | None = None
+        self._log = log
         self._tell = tell
         self._loop = loop
         self._code: int | None = None
@@ -93,7 +96,7 @@ class FarProcess:
 
     # --- what its guard says -----------------------------------------------------------
 
-    def heard(self, header: Header, frames: Sequence[Frame] = ()) -> None:
+    def heard(self, header: Header, frames: Sequence[Frame]) -> None:
         """Take a message of its guard."""
         self._missed = 0
         operation: Any = header["op"]
@@ -110,6 +113,9 @@ class FarProcess:
             self._on_reading(frames[0], None)
         elif operation == "unread":
             self._on_reading(None, header["why"])
+        elif operation == "log":
+            with contextlib.suppress(OSError), self._log.open("ab") as file:
+                file.writelines(frames)
         elif operation == "proof":
             uuids = header["uuids"]
             self._answer(

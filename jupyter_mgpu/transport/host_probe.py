@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_mgpu import gpus, host
 from jupyter_mgpu.clusters.versions import PACKAGES
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.gpus import CPU_ENVIRONMENT, Choice, Request
+from jupyter_mgpu.gpus import Choice, Request
 
 MARK = "mgpu-probe: "
 """Before the answer, since shells print greetings."""
@@ -85,9 +85,6 @@ def _reached(callers: Sequence[Sequence[Any]], nonce: str) -> str | None:
 def _choose(asked: dict[str, Any] | None) -> dict[str, Any]:
     if asked is None:
         return {"slots": [], "sentences": []}
-    if asked["gpus"] == "none":
-        slot = {"uuids": [], "device": "CPU", "environment": dict(CPU_ENVIRONMENT), "place": 0}
-        return {"slots": [slot] * (asked["n"] or 1), "sentences": []}
     try:
         choice = gpus.choose(Request(**asked), takes_leases=False)
     except MgpuError as error:

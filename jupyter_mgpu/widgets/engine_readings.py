@@ -33,9 +33,10 @@ def _of_gpu(gpu: GpuSample, watch: Watch) -> EngineReadings:
 
 
 def _of_process(engine: EngineStatus, snapshot: Snapshot, watch: Watch) -> EngineReadings:
-    sample = snapshot.engine(engine.pid) if engine.pid is not None else None
+    pid = engine.pid if engine.host is None else None
+    sample = snapshot.engine(pid) if pid is not None else None
     total = snapshot.host.memory_total_bytes
-    if sample is None or engine.pid is None:
+    if sample is None or pid is None:
         return EngineReadings(
             utilization=parts.reading(None, "not read yet"),
             memory=parts.memory(engine.rss_bytes, total),
@@ -45,7 +46,7 @@ def _of_process(engine: EngineStatus, snapshot: Snapshot, watch: Watch) -> Engin
     return EngineReadings(
         utilization=parts.reading(sample.cpu_percent, reasons.get("cpu_percent")),
         memory=parts.memory(used, total, reason=reasons.get("rss_bytes")),
-        utilization_history=history(watch.series(engine.pid, "cpu_percent")),
+        utilization_history=history(watch.series(pid, "cpu_percent")),
     )
 
 
