@@ -19,7 +19,7 @@ from ssh_hosts import ADDRESS, Host, Hosts
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import TrainingOptions, train
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
-from jupyter_mgpu.errors import EngineDiedError, PoolStartError
+from jupyter_mgpu.errors import CollectiveError, EngineDiedError, PoolStartError
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
 
@@ -311,11 +311,20 @@ def test_a_python_without_the_package_or_of_another_version_is_refused(
 def test_everything_goes_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:
     with opened(describe(ssh_hosts, tunnel=True), name="tunnel") as pool:
         assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
+        with pytest.raises(CollectiveError, match="through ssh only"):
+            mgpu.spmd(sum_over_ranks)
         ssh_hosts.b.cut()
         time.sleep(3)
         ssh_hosts.b.mend()
         assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
         assert [engine.starts for engine in pool.engines] == [0, 0]
+
+
+def test_engines_of_one_host_meet_where_only_ssh_is_open(ssh_hosts: Hosts) -> None:
+    pair = replace(one_engine(ssh_hosts.a), engines=2)
+
+    with opened(describe(ssh_hosts, pair, tunnel=True), name="pair"):
+        assert list(mgpu.spmd(sum_over_ranks)) == [1.0, 1.0]
 
 
 def test_a_pool_has_engines_here_and_elsewhere(ssh_hosts: Hosts) -> None:

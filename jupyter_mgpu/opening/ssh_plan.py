@@ -27,6 +27,11 @@ from jupyter_mgpu.transport.placement import Placement
 from jupyter_mgpu.transport.ssh_connection import SshConnection, SshTarget
 
 TUNNEL_ADDRESS = "127.0.0.1"
+APART = (
+    "The hosts of this pool and the notebook's machine reach each other through ssh only, so there "
+    "are no collectives between its ranks; tasks and cells without them run. Open the ways between "
+    "the hosts, or use one of them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +188,11 @@ def _plan(
         for claim in claims.values():
             claim.drop()
         raise
-    if address == TUNNEL_ADDRESS:
-        sentences.append(
-            "The hosts reach this machine through ssh only, so collectives work between engines "
-            "of one host alone."
-        )
+    if address == TUNNEL_ADDRESS and len(description.hosts) > 1:
+        sentences.append(APART)
+        engines = [
+            replace(plan, environment={**plan.environment, "MGPU_APART": APART}) for plan in engines
+        ]
     return FarPlan(tuple(engines), address, run_id, tuple(sentences), claims)
 
 

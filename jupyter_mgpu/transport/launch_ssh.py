@@ -5,6 +5,7 @@ import contextlib
 import shlex
 import signal
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 from ipyparallel.cluster.launcher import SSHEngineLauncher
@@ -72,8 +73,7 @@ class SshLauncher:
         self._connection.connect()
         environment = dict(order.environment)
         if self._tunnel:
-            for variable in ("MGPU_URL", lifeline.URL_VARIABLE):
-                environment[variable] = self._connection.forward(environment[variable])
+            environment |= self._forward(environment)
         launcher = PoolSshEngineLauncher(
             ssh_args=self._connection.arguments,
             remote_python=shlex.quote(self._python),
@@ -97,6 +97,18 @@ class SshLauncher:
                 f"{getattr(error, 'stderr', '') or error}. Try that Python there by hand."
             ) from error
         return launcher
+
+    def _forward(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Forward the ports of the owner and of the ranks' store to the host."""
+        url = self._connection.forward(environment["MGPU_URL"])
+        store = self._connection.forward(f"tcp://{environment['MGPU_STORE']}")
+        place = store.removeprefix("tcp://")
+        return {
+            "MGPU_URL": url,
+            lifeline.URL_VARIABLE: url,
+            "MGPU_STORE": place,
+            "MASTER_PORT": place.rpartition(":")[2],
+        }
 
     def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
         return []

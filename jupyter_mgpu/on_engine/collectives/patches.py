@@ -128,6 +128,8 @@ def _is_between_our_ranks(asked: dict[str, Any]) -> bool:
 
 def _pool_store(rendezvous: ModuleType, groups: EngineGroups, asked: dict[str, Any]) -> Any:
     """Connect to the pool's store, which no other pool's fixed port can collide with."""
+    if why := os.environ.get("MGPU_APART"):
+        raise CollectiveError(why)
     from torch.distributed import PrefixStore
 
     if 0 < len(groups.members) < int(asked["world_size"]):
