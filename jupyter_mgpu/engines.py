@@ -72,7 +72,7 @@ class EngineStatus:
     Attributes:
         rank: Its place in the pool.
         pid: Its process, None while it starts.
-        device: What it runs on, in words: `GPU 3 (NVIDIA H200)`, `CPU`, `CPU on hostb`.
+        device: What it runs on, in words: `GPU 3 (NVIDIA H200)` or `CPU`.
         state: Idle, busy and so on.
         task: The name of what it runs, if anything.
         proven: Whether CUDA itself confirmed the device; None for CPU engines.
@@ -94,6 +94,11 @@ class EngineStatus:
     moved: MovedBytes
     task_id: str | None = None
     host: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What it runs on, and where, in words: `CPU on hostb`."""
+        return self.device if self.host is None else f"{self.device} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True)

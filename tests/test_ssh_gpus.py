@@ -63,7 +63,7 @@ def test_each_engine_gets_a_gpu_of_its_host_leased_and_proven_there(
         ["1", "PCI_BUS_ID", "1", "0"],
         ["1", "PCI_BUS_ID", "0", "0"],
     ]
-    assert [(engine.device, engine.proven) for engine in three.engines] == [
+    assert [(engine.place, engine.proven) for engine in three.engines] == [
         ("GPU 0 (NVIDIA H200) on hosta", True),
         ("GPU 1 (NVIDIA H200) on hosta", True),
         ("GPU 1 (NVIDIA L40S) on hostb", True),

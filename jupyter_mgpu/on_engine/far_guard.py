@@ -66,7 +66,7 @@ def install() -> None:
     for descriptor in (output, null):
         os.close(descriptor)
     with contextlib.suppress(OSError):
-        os.chdir(os.environ.get("MGPU_FOLDER") or Path.home())
+        os.chdir(Path(os.environ.get("MGPU_FOLDER") or "~").expanduser())
 
 
 def _guard(engine: int, folder: Path) -> None:

@@ -37,7 +37,7 @@ def engine_rows(status: PoolStatus) -> list[dict[str, Any]]:
     return [
         {
             "rank": engine.rank,
-            "device": engine.device + (" (verified)" if engine.proven else ""),
+            "device": engine.place + (" (verified)" if engine.proven else ""),
             "state": str(engine.state),
             "task": engine.task,
             "memory": f"{engine.rss_bytes / 2**20:,.0f} MiB" if engine.rss_bytes else "n/a",

@@ -121,7 +121,7 @@ class EngineRecord:
         return EngineStatus(
             rank=Rank(self.rank),
             pid=self.process.pid if self.process else None,
-            device=self.place,
+            device=self.plan.device,
             host=self.host,
             state=self.state,
             task=self.task.name if self.task else None,

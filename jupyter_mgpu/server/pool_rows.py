@@ -86,28 +86,31 @@ def engine_rows(
         f"{pool.id}/{row['rank']}": {
             **row,
             "pool": pool.id,
-            "gpus": _gpus_of(row["device"], gpu_ids),
+            "gpus": None if row["host"] else _gpus_of(row["device"], gpu_ids),
         }
         for row in rows
     }
 
 
 def _engine(engine: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    host = engine.get("host")
     return {
         "rank": engine["rank"],
-        "device": engine["device"],
-        "pid": engine["pid"],
+        "device": engine["device"] if host is None else f"{engine['device']} on {host}",
+        # Else what this machine has by that number would be shown beside it.
+        "pid": engine["pid"] if host is None else None,
         "state": engine["state"],
         "task": engine["task"],
         "task_id": ids.get(engine["task"] or ""),
         "proven": engine["proven"],
         "rss": engine["rss_bytes"],
         "starts": engine["starts"],
+        "host": host,
     }
 
 
 def _bare_engine(engine: FoundEngine) -> dict[str, Any]:
-    unknown = dict.fromkeys(("task", "task_id", "proven", "rss", "starts"))
+    unknown = dict.fromkeys(("task", "task_id", "proven", "rss", "starts", "host"))
     known = {"rank": engine.rank, "device": engine.device, "pid": engine.pid, "state": "unknown"}
     return {**known, **unknown}
 

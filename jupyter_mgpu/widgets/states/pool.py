@@ -90,7 +90,7 @@ def _engine(
 ) -> dict[str, Any]:
     return {
         "rank": engine.rank,
-        "device": engine.device,
+        "device": engine.place,
         "uuid": uuid,
         "proven": engine.proven,
         "state": "ended" if has_ended else str(engine.state),
