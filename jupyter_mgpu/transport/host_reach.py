@@ -1,13 +1,14 @@
 """Reaches the hosts of a pool: connects, asks what is there, finds out which way leads back."""
 
+import contextlib
 import json
 import secrets
 import shlex
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.transport import host_probe
 from jupyter_mgpu.transport.ssh_connection import SshConnection
+
+_MARK_NAME = ".mgpu-probe-"
+_MARK_LIFE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def own_addresses() -> list[str]:
     ]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _doorbell(nonce: str) -> Iterator[int]:
     """Answer each connection with a word that nobody else knows, and hear nothing."""
     with socket.create_server(("", 0), backlog=128) as listener:
@@ -109,10 +113,15 @@ def _doorbell(nonce: str) -> Iterator[int]:
             listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
 
 
-@contextmanager
+@contextlib.contextmanager
 def _marked(folder: Path, nonce: str) -> Iterator[Path]:
     """Put a word into a file of a folder, by which another host knows the same folder."""
-    file = folder / f".mgpu-{nonce[:8]}"
+    file = folder / f"{_MARK_NAME}{nonce}"
+    now_s = datetime.now(UTC).timestamp()
+    for old in folder.glob(f"{_MARK_NAME}*"):  # left by a kernel that was killed just then
+        with contextlib.suppress(OSError):
+            if now_s - old.stat().st_mtime > _MARK_LIFE_S:
+                old.unlink()
     try:
         file.write_text(nonce)
     except OSError:  # not to be written: then modules must be there by other means
