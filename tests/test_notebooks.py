@@ -156,3 +156,14 @@ def test_what_is_watched_is_readable_in_the_executed_notebook() -> None:
     assert re.search(r"^validation accuracy: 0\.\d+ at step 92;", text, re.MULTILINE)
     assert "epoch 7: " in text
     assert "widgets" not in node.metadata
+
+
+@pytest.mark.timeout(400)
+def test_the_cells_of_a_cluster_give_the_same_wherever_they_run() -> None:
+    text = text_of(execute(NOTEBOOKS / "05_clusters.ipynb"))
+
+    for rank in (0, 1):
+        assert len(re.findall(rf"rank {rank} of 2 on \S+ has \[3\.0, 3\.0, 3\.0\]", text)) == 2
+    assert "hello from afar" in text
+    assert "Did you mean 'hosts'?" in text
+    assert re.search(r"^\d passed, 0 failed", text, re.MULTILINE)

@@ -14,6 +14,7 @@ from jupyter_mgpu.transport.placement import Order
 from jupyter_mgpu.transport.slurm_queue import Job
 
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.2, 5.0
+RUNNING_POLL_S = 1.0
 QUIET_S = 1.0
 """So long a job may wait before that is worth a line."""
 LAST_BYTES = 4096
@@ -94,6 +95,7 @@ class SlurmJob:
                     say(words)
                     told = words
                 continue
+            poll_s = max(poll_s, RUNNING_POLL_S)  # its engines start, and need the cores
             running_s = running_s or time.monotonic()
             if time.monotonic() - running_s > timeout_s:
                 missing = f"{len(waiting)} of its {self._size} engines did not begin"
