@@ -188,7 +188,7 @@ def test_a_job_of_slurm_is_tried_and_the_node_looked_at(
     assert "Slurm would take a job of one engine" in found["job"][0]
     assert found["a node: GPUs"][0].endswith("3 NVIDIA H200; CUDA_VISIBLE_DEVICES=0. ")
     assert "a node reaches this host" in found["a node: ports"][0]
-    assert "There is no partition 'cpu', but: gpu." in no_partition["Slurm"][0]
+    assert "There is no partition 'cpu', but: gpu, urgent." in no_partition["Slurm"][0]
     assert "Requested node configuration is not available" in too_much["job"][0]
 
 

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -75,6 +77,34 @@ def test_nothing_is_left_after_the_end(mpi: ClusterDescription) -> None:
 
     assert steps
     assert not any(is_alive(pid) for pid in [*pids, *steps] if pid is not None)
+
+
+KERNEL = """
+import time
+import jupyter_mgpu as mgpu
+from dataclasses import replace
+from jupyter_mgpu import clusters
+from jupyter_mgpu.clusters import MpiOptions
+described = replace(clusters.find("mpi"), options=MpiOptions("mpirun", ("--oversubscribe",)))
+pool = mgpu.parpool(2, cluster=described)
+pool.submit(time.sleep, 600)
+launched = pool.owner._core.cluster._launchers[0]._steps[0]._launcher.pid
+print("pids", launched, *(engine.pid for engine in pool.engines), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.usefixtures("mpi")
+def test_nothing_is_left_when_the_kernel_is_killed() -> None:
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
+    assert kernel.stdout is not None
+    pids = next(line for line in kernel.stdout if line.startswith("pids")).split()[1:]
+
+    kernel.kill()
+    kernel.wait(10)
+
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), 15, "the end of all")
 
 
 @pytest.mark.mpi
