@@ -1,5 +1,6 @@
 """What this machine and its container allow: cores, memory, processes."""
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -105,6 +106,12 @@ def is_host_pid_namespace() -> bool:
         return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PID_NAMESPACE
     except OSError:
         return False
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """Return what the system calls its present run, which no other machine calls its own."""
+    return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def _own_folders(controller: str) -> Iterator[Path]:

@@ -27,10 +27,14 @@ class Loopback:
 
     Args:
         variables: What is in the environment there.
+        prefix: A command that runs another one, such as `ip netns exec NAME`.
     """
 
-    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, variables: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    ) -> None:
         self._variables = dict(variables or {})
+        self._prefix = prefix
         self.processes: list[subprocess.Popen[bytes]] = []
 
     async def start(self, order: Order) -> "LoopbackProcess":
@@ -38,7 +42,7 @@ class Loopback:
             name: value for name, value in os.environ.items() if not name.startswith("MGPU_")
         }
         process = subprocess.Popen(
-            [sys.executable, *order.command],
+            [*self._prefix, sys.executable, *order.command],
             env=environment | self._variables | orders.fold([dict(order.environment)]),
             start_new_session=True,
         )

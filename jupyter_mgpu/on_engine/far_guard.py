@@ -4,8 +4,9 @@
     owner   <-- lifeline (zmq, CURVE) --> guard     hello, beats; kill; how the engine ended
 
 It works while the engine holds the GIL, hears of the engine's end at once, as its parent, and holds
-the locks of its leases. While the owner wants readings of this host, it passes them on. Without the
-owner for `lifeline.AWAY_S` it ends the engine and itself.
+the locks of its leases, and large data of the owner for all engines of its host. While the owner
+wants readings of this host, it passes them on. Without the owner for `lifeline.AWAY_S` it ends the
+engine and itself.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.on_engine import guard, lifeline, remote_leases, scheduled_gpus
 from jupyter_mgpu.on_engine.host_sampler import HostSampler
+from jupyter_mgpu.shared_memory import Holder
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 LAST_BYTES = 8192
@@ -98,6 +100,7 @@ class _Guard:
         self._is_asked_to_end = False
         self._refusal: str | None = None
         self._log_sent = 0
+        self._holder = Holder()
         self._proof: Future[cuda.Answer] | None = None
         self._proven = os.eventfd(0)
         self._sampler = HostSampler(folder / "sampler.log")
@@ -180,12 +183,14 @@ class _Guard:
             )
 
     def _obey(self) -> None:
-        header, _ = decode(self._line.recv_multipart())
+        header, frames = decode(self._line.recv_multipart())
         if header["op"] == "kill":
             with contextlib.suppress(OSError):
                 os.killpg(self._engine, signal.SIGKILL)
         elif header["op"] == "sample":
             self._ask_sampler(header)
+        elif (answer := self._holder.obey(header, frames)) is not None:
+            self._line.send_multipart(encode(answer))
 
     def _ask_sampler(self, header: Header) -> None:
         before = self._sampler.output

@@ -91,7 +91,7 @@ class Runner:
         task = RunningTask(header["task"])
         with self._lock:
             self._context.task = task
-            is_stopped = task.id in self._stopped_early
+            is_stopped = task.id in self._stopped_early or header.get("is_stopped")
             for task_id, after in (*self._asked_to_stop, (task.id, header.get("stop_after"))):
                 if task_id == task.id and after is not None:
                     task.wish.ask(after)

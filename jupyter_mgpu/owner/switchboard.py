@@ -15,6 +15,7 @@ from jupyter_mgpu import shared_memory
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.owner.engine_record import EngineRecord
+from jupyter_mgpu.owner.host_lending import HostLending
 from jupyter_mgpu.shared_memory import Borrowed
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import Frame, Header, decode, encode
@@ -54,8 +55,11 @@ class Switchboard:
         holds: bool = False,
     ) -> None:
         self._far = far
+        self._lending: HostLending | None = None
         if far is not None:
             far.listener = functools.partial(self._take_parts, is_far=True)
+            self._lending = HostLending(self._send_rest, far.send_guard, self._say, loop)
+            far.guard_listener = self._lending.heard
         self._token = token
         self._find = find
         self._on_hello = on_hello
@@ -90,18 +94,24 @@ class Switchboard:
     def _send(
         self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
     ) -> None:
-        left = frames
-        if not engine.is_far:
-            header, left = self._lender.lend(f"{channel}:{engine.name}", header, frames)
-        if left is not frames:
-            shared = sum(map(len, frames)) - sum(map(len, left))
-            engine.sent_bytes += shared
-            engine.shared_bytes += shared
-        self._send_parts(channel, engine, header, left)
+        if engine.is_far and self._lending is not None:
+            self._lending.send(channel, engine, header, frames)
+            return
+        header, left = self._lender.lend(f"{channel}:{engine.name}", header, frames)
+        shared = sum(map(len, frames)) - sum(map(len, left)) if left is not frames else 0
+        self._send_rest(channel, engine, header, left, shared)
 
-    def _send_parts(
-        self, channel: str, engine: EngineRecord, header: Header, frames: Sequence[Frame]
+    def _send_rest(
+        self,
+        channel: str,
+        engine: EngineRecord,
+        header: Header,
+        frames: Sequence[Frame],
+        shared: int = 0,
     ) -> None:
+        """Send what is left of a message of which some bytes were lent."""
+        engine.sent_bytes += shared
+        engine.shared_bytes += shared
         name = f"{channel}:{engine.name}"
         parts = encode(header, frames)
         engine.sent_bytes += sum(map(len, parts))
@@ -142,6 +152,8 @@ class Switchboard:
         for name in (f"{channel}:{engine.name}" for channel in CHANNELS):
             self._lender.forget(name)
             self._known.discard(name)
+        if self._lending is not None:
+            self._lending.forget(engine)
 
     def close(self) -> None:
         """Close the socket."""
@@ -149,6 +161,8 @@ class Switchboard:
         self._router.close()
         self._lender.close()
         self._behind.clear()
+        if self._lending is not None:
+            self._lending.close()
         self._context.term()
 
     def _receive(self) -> None:
@@ -171,6 +185,8 @@ class Switchboard:
             if hmac.compare_digest(str(header.get("token")), self._token):
                 self._known.add(name)
                 if all(f"{channel}:{engine.name}" in self._known for channel in CHANNELS):
+                    if engine.is_far and self._lending is not None:
+                        self._lending.join(engine)
                     self._on_hello(engine)
         elif name in self._known:
             self._on_known(engine, header, frames)
@@ -228,14 +244,20 @@ class Switchboard:
             self._on_message(engine, header, whole)
 
     def _on_answer(self, engine: EngineRecord, header: Header) -> None:
+        if engine.is_far and self._lending is not None:
+            self._lending.answered(engine, header)
+            return
         loan = self._lender.answered(header)
         if loan is None:
             return
         sentence = self._store.refused(loan.frames, header)
         if sentence is not None:
-            self._on_message(engine, {"op": "notice", "message": sentence}, [])
+            self._say(engine, sentence)
         channel = loan.peer.partition(":")[0]
-        self._send_parts(channel, engine, loan.header, loan.frames)
+        self._send_rest(channel, engine, loan.header, loan.frames)
+
+    def _say(self, engine: EngineRecord, sentence: str) -> None:
+        self._on_message(engine, {"op": "notice", "message": sentence}, [])
 
     def _answer(self, header: Header) -> None:
         _, future = self._questions.pop(header["id"], (0, None))

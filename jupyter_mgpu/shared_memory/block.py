@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu import host
 from jupyter_mgpu.shared_memory.mapping import map_private
 from jupyter_mgpu.shared_memory.threads import divided, in_threads, num_parts
 
@@ -99,16 +100,37 @@ class Block:
                 for part, ends in zip(self._parts, itertools.pairwise(bounds), strict=True)
             ]
         )
-        for part in self._parts:
-            if self._path is None:
-                seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-                fcntl.fcntl(part.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
-            part.inode = os.fstat(part.descriptor).st_ino
+        self._finish()
         files = [(part.descriptor, part.size) for part in self._parts]
         whole = map_private(files, writable=False, block=self)
         if self._path is not None:
             self._close_parts()
         return [whole[start : start + buffer.nbytes] for start, buffer in placed]
+
+    def _finish(self) -> None:
+        """Let nobody change the files any more, and take note of which they are."""
+        for part in self._parts:
+            if self._path is None:
+                seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+                fcntl.fcntl(part.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+            part.inode = os.fstat(part.descriptor).st_ino
+
+    def write(self, start: int, piece: bytes | memoryview) -> None:
+        """Write a piece of what is to come into a new block of one memfd.
+
+        Raises:
+            OSError: If there is no room for it.
+        """
+        part = self._parts[0]
+        part.size = max(part.size, start + len(piece))
+        while piece:
+            done = os.pwrite(part.descriptor, piece, start)
+            start, piece = start + done, piece[done:]
+
+    def finish(self) -> Description:
+        """Seal a block that was written in pieces, and describe it."""
+        self._finish()
+        return self.describe()
 
     def holds(self, description: Description) -> None:
         """Take note of what is in its files, as another process has described it."""
@@ -216,6 +238,8 @@ def open_block(description: Description, *, holds: bool = False) -> memoryview:
     Raises:
         OSError: If it cannot be opened, or another file has taken its place.
     """
+    if description.get("boot") not in (None, host.boot_id()):
+        raise FileNotFoundError(errno.ENOENT, "is on another host", description["parts"][0]["path"])
     with contextlib.ExitStack() as opened:
         files = []
         for part in description["parts"]:

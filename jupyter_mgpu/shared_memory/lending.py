@@ -2,7 +2,7 @@
 
 import errno
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,20 +42,32 @@ class Lender:
         return bool(self._loans)
 
     def lend(
-        self, peer: str, header: Header, frames: Sequence[Frame]
+        self,
+        peer: str,
+        header: Header,
+        frames: Sequence[Frame],
+        describe: Callable[[Any], Any] = lambda block: block.describe(),
     ) -> tuple[Header, Sequence[Frame]]:
-        """Return the message that is sent in place of one that has views of blocks in it."""
+        """Return the message that is sent in place of one that has views of blocks in it.
+
+        Args:
+            peer: Who gets it.
+            header: The message's.
+            frames: The message's.
+            describe: Says how the peer finds a block; None where it cannot.
+        """
+        found = {block: None for frame in frames if (block := block_of(frame)) is not None}
+        described = {block: text for block in found if (text := describe(block)) is not None}
         lent = [(place, block_of(frame)) for place, frame in enumerate(frames)]
-        lent = [(place, block) for place, block in lent if block is not None]
+        lent = [(place, block) for place, block in lent if block in described]
         if not lent:
             return header, frames
         number = next(self._numbers)
         self._loans[number] = Loan(peer, header, frames)
-        blocks = list(dict.fromkeys(block for _, block in lent))
-        index = {block: place for place, block in enumerate(blocks)}
+        index = {block: place for place, block in enumerate(described)}
         description = {
             "id": number,
-            "blocks": [block.describe() for block in blocks],
+            "blocks": list(described.values()),
             "frames": [[place, index[block], *span_of(frames[place])] for place, block in lent],
         }
         taken = {place for place, _ in lent}

@@ -93,6 +93,11 @@ def block_of(frame: Any) -> Any:
     return getattr(getattr(frame, "obj", None), "block", None)
 
 
+def memory_of(view: Any) -> memoryview:
+    """Return the whole mapping of which a frame is a view."""
+    return memoryview(view.obj).cast("B")
+
+
 def is_shared(frame: Any) -> bool:
     """Tell whether a frame is a view of a block of this process."""
     return block_of(frame) is not None

@@ -109,7 +109,7 @@ class Store:
 
     def _may_lend(self, buffer: memoryview) -> bool:
         is_large = len(buffer) >= LEAST_LENT_BYTES
-        return self._lends and is_large and is_alone(buffer) and _fits(len(buffer))
+        return self._lends and is_large and is_alone(buffer) and fits(len(buffer))
 
     def _is_usable(self, view: memoryview) -> bool:
         """Tell whether the readers can open a block that was placed before."""
@@ -128,7 +128,7 @@ class Store:
             return ()
         path = self._folder / f"{_prefix(self._name)}{next(self._numbers)}"
         ways: list[Path | None] = [path] if self._uses_files else []
-        if self._uses_memory and _fits(size):
+        if self._uses_memory and fits(size):
             ways.insert(0, None)
         for way in ways:
             try:
@@ -171,7 +171,8 @@ class Store:
         return sentence if was_used else None
 
 
-def _fits(size: int) -> bool:
+def fits(size: int) -> bool:
+    """Tell whether there is memory for a block."""
     return size < MUCH_BYTES or size < MOST_OF_MEMORY * host.available_memory_bytes()
 
 

@@ -32,12 +32,14 @@ class FarPort:
         url: Where it listens.
         keys: What a client must know.
         listener: Takes the parts of what engines say; the first is the connection's name.
+        guard_listener: Takes what the guard of a living engine says, with the engine's name.
     """
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         keys = curve.make_keys()
         self.keys = keys.for_clients
         self.listener: Listener = lambda _parts: None
+        self.guard_listener: Callable[[str, Header], None] = lambda _engine, _header: None
         self._loop = loop
         self._processes: dict[str, FarProcess] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -64,10 +66,14 @@ class FarPort:
         """
 
         def tell(header: Header) -> None:
-            self.send(f"{GUARD}{name}", encode(header))
+            self.send_guard(name, encode(header))
 
         process = self._processes[name] = FarProcess(host, log, tell, self._loop)
         return process
+
+    def send_guard(self, engine: str, parts: Sequence[Frame]) -> None:
+        """Send to the guard of an engine, by the engine's name; harmless when it has gone."""
+        self.send(f"{GUARD}{engine}", parts)
 
     def send(self, connection: str, parts: Sequence[Frame]) -> None:
         """Send to a connection; harmless when it has gone."""
@@ -95,6 +101,7 @@ class FarPort:
         process = self._processes.get(name.removeprefix(GUARD))
         if process is not None and process.is_alive():
             process.heard(header, frames)
+            self.guard_listener(name.removeprefix(GUARD), header)
         elif header["op"] == "hello":
             # It was given up while its host could not be reached, and another has its rank.
             self.send(name, encode({"op": "kill"}))
