@@ -82,8 +82,20 @@ def parpool(
     refuse_on_engine("parpool")
     options = PoolOptions(idle_timeout or None, wait, start_timeout)
     if attach is not None:
-        asked = {"N": n, "gpus": gpus, "name": name, "restart": restart or None, "cluster": cluster}
-        return _attach(attach, options, [option for option, v in asked.items() if v is not None])
+        beside = {
+            "N": n is not None,
+            "gpus": gpus is not None,
+            "per_gpu": per_gpu != 1,
+            "gpus_per_engine": gpus_per_engine != 1,
+            "name": name is not None,
+            "wait": wait is not False,
+            "share": share,
+            "visible": visible != "own",
+            "restart": restart,
+            "cluster": cluster is not None,
+            "profile": profile is not None,
+        }
+        return _attach(attach, options, [option for option, is_given in beside.items() if is_given])
     description = _describe_cluster(cluster, profile)
     far = description if description is not None and description.kind != "local" else None
     request = Request(
@@ -122,7 +134,7 @@ def _stop(name: str, *, keep: bool) -> None:
     pool = find_pool(name)
     if pool is not None:
         pool.shutdown(wait_for_tasks=False)
-    elif keep and (found := kept_pool(name)) is not None:
+    elif keep and (found := kept_pool(name)) is not None and found.is_without_kernel:
         control.stop(found)
 
 

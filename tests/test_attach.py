@@ -98,7 +98,8 @@ tasks.append(mgpu.parfeval(os._exit, 3, name="exit"))
 mgpu.wait(tasks)
 """
     with killed_kernel(code), kernel() as nb:
-        attach(nb)
+        cell = nb.check("%parpool --attach night\npool = mgpu.current_pool()")
+        assert "a new engine runs, without earlier names" in cell.text
         cell = nb.run("mgpu.tasks.load('KeyError').result()")
         assert cell.ename == "KeyError"
         assert "on purpose" in cell.traceback
@@ -169,6 +170,17 @@ def test_a_second_kernel_is_refused_and_told_who_has_the_pool() -> None:
         # Its own cell, run again, is no second pool of that name.
         second.check("%parpool 1 --keep --name night")
         assert len([pool for pool in control.find_pools() if pool.name == "night"]) == 1
+
+
+def test_a_process_that_the_kernel_has_forked_does_not_keep_its_place() -> None:
+    code = """
+if os.fork() == 0:
+    time.sleep(30)
+    os._exit(0)
+"""
+    with killed_kernel(code, size=1), kernel() as nb:
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        attach(nb)
 
 
 def test_of_two_kernels_at_once_one_gets_the_pool() -> None:

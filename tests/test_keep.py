@@ -3,6 +3,7 @@
 import os
 import signal
 
+import psutil
 import pytest
 from gpu_stubs import GpuMachine, gpus
 from kept_pools import LOAD, ended_later, kernel, killed_kernel, record_of, traces_of
@@ -52,7 +53,9 @@ def test_a_kept_pool_is_stopped_from_its_kernel_and_nothing_stays() -> None:
 def test_a_kept_pool_is_stopped_while_no_kernel_has_it() -> None:
     with killed_kernel(TASKS):
         traces = traces_of("night")
-        assert record_of("night")["attached_pid"] is None
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        (look,) = control.look_at([control.named("night")])
+        assert look.words == "2 of 2 engines busy; kept, no kernel"
         assert "was stopped" in control.stop(control.named("night")).words
         traces.wait_until_gone()
 
@@ -122,6 +125,11 @@ def test_the_gpus_stay_leased_without_a_kernel_and_are_free_afterwards(gpu_machi
             cell = nb.run("mgpu.parpool(1, gpus='1', keep=True, name='other')")
             assert cell.ename == "GpuBusyError"
             assert "pool 'night'" in nb.value("str(sys.last_value.holders)")
+            cell = nb.submit("%parpool 1 --gpus 1 --keep --name other --wait")
+            nb.wait_for_output(cell, "Waiting: ")
+            nb.stop()
+            assert nb.wait(cell, 20).ename == "KeyboardInterrupt"
+            wait_until(lambda: not psutil.Process(nb.pid).children(), 20, "the keeper's end")
             nb.check("%parpool stop --name night")
             wait_until(lambda: not book.live(), 10, "free GPUs")
 

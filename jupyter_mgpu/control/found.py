@@ -1,5 +1,6 @@
 """The pools of this user, as their records tell."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,17 @@ def find_pool(pool_id: str) -> FoundPool:
     raise NoSuchPoolError(f"There is no pool {_short(pool_id)}: it may have ended.")
 
 
-def named(word: str) -> FoundPool:
+def named(word: str, pools: Iterable[FoundPool] | None = None) -> FoundPool:
     """Return the pool that a person names, by its name or its id.
+
+    Args:
+        word: What was typed.
+        pools: Where to look; all by default.
 
     Raises:
         NoSuchPoolError: If there is none, or more than one of that name.
     """
-    pools = find_pools()
+    pools = find_pools() if pools is None else list(pools)
     found = [pool for pool in pools if word == pool.id] or [p for p in pools if word == p.name]
     if len(found) == 1:
         return found[0]

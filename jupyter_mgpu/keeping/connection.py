@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from jupyter_mgpu.shared_memory import ANSWERS, Lender, borrow
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
+_CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: pid, user, group
 _COUNT = struct.Struct("<I")
 _CLOSE_S = 1.0
 _SETTLE_S = 5.0
@@ -48,6 +50,14 @@ class Connection:
         self._lender = Lender()
         self._missing: int | None = None  # the loan that is to come again
         self._behind: deque[tuple[Header, list[Frame]]] = deque()  # what came since
+
+    def peer_pid(self) -> int:
+        """Return the process at the other end; 0 where it cannot be seen from here."""
+        found = self._writer.get_extra_info("socket")
+        pid: int = _CREDENTIALS.unpack(
+            found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )[0]
+        return pid
 
     async def run(self) -> None:
         """Take messages until the other end is closed, or this one."""

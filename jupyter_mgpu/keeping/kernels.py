@@ -1,6 +1,7 @@
 """The keeper's side: which kernel is attached, what it asks for, and what happens without one."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.metadata import version
@@ -17,6 +18,8 @@ from jupyter_mgpu.wire import Frame, Header
 
 SOCKET = "kernel.sock"
 """Where a kernel attaches, in the pool's folder."""
+
+LAST_WORDS_S = 1.0
 
 _Answer = Callable[..., Any | Awaitable[Any]]
 
@@ -37,9 +40,11 @@ class Kernels:
         self._request = dict(request)
         self.core: OwnerLoop
         self._is_ready = False
-        self._first: tuple[Connection, Header] | None = None  # waits for the pool's start
+        # Waits for the pool's start, or for the end of its own earlier connection.
+        self._next: tuple[Connection, Header] | None = None
         self._current: Connection | None = None
         self._kernel: Mapping[str, Any] = {}
+        self._pidfd = -1  # the kernel's
         self._server: asyncio.AbstractServer | None = None
         self._asked: dict[tuple[str, int], Header] = {}  # by engines, without an answer so far
         self._last_task: str | None = None  # the pool ends with it
@@ -54,29 +59,36 @@ class Kernels:
         self._server = await asyncio.start_unix_server(self.take_in, path)
         path.chmod(0o600)
         self._is_ready = True
-        if self._first is not None:
-            self._greet(*self._first)
+        self._greet_next()
 
     def tell_first(self, header: Header) -> None:
         """Tell the kernel that waits for the start of the pool how that goes."""
-        if self._first is not None:
-            self._first[0].send(header)
+        if self._next is not None:
+            self._next[0].send(header)
 
     async def take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hear a kernel until it ends or lets go."""
 
         def hear(header: Header, frames: list[Frame]) -> None:
             if connection is self._current:
-                self._do(header, frames)
+                self._do(connection, header, frames)
             elif header["op"] == "hello" and self._is_ready:
                 self._greet(connection, header)
             elif header["op"] == "hello":
-                self._first = connection, header
+                self._next = connection, header
 
         connection = Connection(reader, writer, hear, on_refused=self._refused, holds=True)
-        await connection.run()
-        if connection is self._current:
-            self._left()
+        try:
+            await connection.run()
+        finally:
+            if connection is self._current:
+                self._left()
+                self._greet_next()
+
+    def _greet_next(self) -> None:
+        waiting, self._next = self._next, None
+        if waiting is not None:
+            self._greet(*waiting)
 
     def _refused(self, frames: Sequence[Frame], answer: Header) -> None:
         self.core.store.refused(frames, answer)
@@ -87,13 +99,34 @@ class Kernels:
             connection.send({"op": "failed", "error": describe_error(AttachError(refusal))})
             connection.close()
             return
-        if self._current is not None:  # the same kernel has just let go: its goodbye is on its way
-            self._left()
+        if self._current is not None:  # the same kernel has let go: first hear all that it has said
+            self._next = connection, hello
+            return
         self._current, self._kernel = connection, hello
         self.core.set_kernel(hello["pid"], hello["kernel_id"], hello["notebook"])
         facts = snapshot.take(self.core, self._request)
         connection.send({"op": "welcome", "session": self.session, **facts})
         self.session += 1
+        self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        """See the kernel's end also where a process that it has forked holds the connection."""
+        try:
+            self._pidfd = os.pidfd_open(connection.peer_pid())
+        except OSError:  # it has ended, or is in another container: the connection tells
+            return
+        self.core.loop.add_reader(self._pidfd, self._kernel_ended, connection)
+
+    def _kernel_ended(self, connection: Connection) -> None:
+        self._unwatch()
+        # What it has said before is still on its way.
+        self.core.loop.call_later(LAST_WORDS_S, connection.close)
+
+    def _unwatch(self) -> None:
+        if self._pidfd >= 0:
+            self.core.loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def _refusal(self, hello: Header) -> str | None:
         name, own_version = self.core.plan.name, version("jupyter_mgpu")
@@ -116,6 +149,7 @@ class Kernels:
     def _left(self) -> None:
         """Go on without a kernel: what only it could take or answer comes to an end."""
         self._current = None
+        self._unwatch()
         if self.core.is_closing:
             return
         pid = self._kernel["pid"]
@@ -133,7 +167,7 @@ class Kernels:
         """Say goodbye: what was told so far still arrives."""
         if self._server is not None:
             self._server.close()
-        last = self._current or (self._first and self._first[0])
+        last = self._current or (self._next and self._next[0])
         if last:
             await last.settled()
             last.close()
@@ -188,30 +222,28 @@ class Kernels:
 
     # --- requests ----------------------------------------------------------------------
 
-    def _do(self, header: Header, frames: list[Frame]) -> None:
+    def _do(self, connection: Connection, header: Header, frames: list[Frame]) -> None:
         """Do what the kernel asks for, and answer if it waits."""
-        number = header.get("id")
+
+        def reply(outcome: dict[str, Any]) -> None:
+            if "id" in header:
+                connection.send({"op": "answer", "id": header["id"], **outcome})
+
+        async def wait(value: Awaitable[Any]) -> None:
+            try:
+                reply({"value": await value})
+            except Exception as error:  # noqa: BLE001 - as below
+                reply({"error": describe_error(error)})
+
         try:
             value = self._operations()[header["name"]](frames, **header["args"])
         except Exception as error:  # noqa: BLE001 - the kernel gets it
-            self._reply(number, error=error)
+            reply({"error": describe_error(error)})
             return
         if isinstance(value, Awaitable):
-            asyncio.ensure_future(self._wait(number, value))  # noqa: RUF006 - it ends soon
+            asyncio.ensure_future(wait(value))  # noqa: RUF006 - it ends soon
         else:
-            self._reply(number, value)
-
-    async def _wait(self, number: int | None, value: Awaitable[Any]) -> None:
-        try:
-            self._reply(number, await value)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._reply(number, error=error)
-
-    def _reply(self, number: int | None, value: Any = None, error: Exception | None = None) -> None:
-        if number is None or self._current is None:
-            return
-        outcome = {"value": value} if error is None else {"error": describe_error(error)}
-        self._current.send({"op": "answer", "id": number, **outcome})
+            reply({"value": value})
 
     def _operations(self) -> dict[str, _Answer]:
         core, scheduler = self.core, self.core.scheduler

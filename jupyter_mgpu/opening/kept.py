@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jupyter_mgpu import children, notebook, pools
-from jupyter_mgpu.control import FoundPool, find_pools
+from jupyter_mgpu.control import FoundPool, find_pools, named
 from jupyter_mgpu.errors import AttachError
 from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
@@ -81,7 +81,7 @@ def attach_pool(name: str) -> Pool:
     """
     found = kept_pool(name)
     if found is None:
-        names = sorted(pool.name for pool in find_pools() if pool.is_kept)
+        names = sorted(pool.name for pool in find_pools() if is_attachable(pool))
         listed = ", ".join(map(repr, names)) or "none"
         raise AttachError(
             f"There is no kept pool {name!r} to attach to. Kept pools are: {listed}. "
@@ -102,9 +102,19 @@ def attach_pool(name: str) -> Pool:
 
 
 def kept_pool(name: str) -> FoundPool | None:
-    """Find a kept pool of this user by its name or id."""
-    kept = [pool for pool in find_pools() if pool.is_kept and not pool.is_orphaned]
-    return next((pool for pool in kept if name in (pool.name, pool.id)), None)
+    """Find a kept pool of this user by its name or id.
+
+    Raises:
+        NoSuchPoolError: If several have that name.
+    """
+    pools = find_pools()
+    is_known = any(name in (pool.name, pool.id) for pool in pools if is_attachable(pool))
+    return named(name, pools=filter(is_attachable, pools)) if is_known else None
+
+
+def is_attachable(pool: FoundPool) -> bool:
+    """Tell whether a pool is one that a kernel can be attached to."""
+    return pool.is_kept and not pool.is_orphaned
 
 
 def _attached(owner: KeptOwner, *, in_background: bool = False) -> Pool:

@@ -18,9 +18,11 @@ def status_line(status: PoolStatus) -> str:
 
 def attached_line(status: PoolStatus, num_ended: int) -> str:
     """Say in one line what a kernel has got that was attached to a kept pool."""
+    new = [str(engine.rank) for engine in status.engines if engine.starts]
+    lost = f" On rank {', '.join(new)} a new engine runs, without earlier names." if new else ""
     return (
         f"Attached to the pool {status.name!r}: {_engines(status)}; tasks: {_work(status)}, "
-        f"{num_ended} ended. tasks.load(name) brings a task back, %tasks lists them."
+        f"{num_ended} ended. tasks.load(name) brings a task back, %tasks lists them.{lost}"
     )
 
 
