@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import queue
+import re
 import sys
 import time
 import uuid
@@ -515,5 +517,43 @@ def test_in_a_terminal_pools_tasks_and_trainings_are_text(tmp_path: Path) -> Non
     assert "Pool 'pool': 1 engine" in done.stdout
     assert "<TaskFuture" in done.stdout
     assert "Tasks: 1 finished" in done.stdout
-    assert "Training ended: all epochs completed." in done.stdout
+    assert done.stdout.count("Training ended: all epochs completed.") == 1
+    assert done.stdout.count("iteration") == 1  # the table stands there once
     assert "Error" not in done.stdout
+
+
+SLOWLY = """import time, torch
+import jupyter_mgpu as mgpu
+torch.set_num_threads(1)
+def loss(output, target):
+    time.sleep(0.02)
+    return torch.nn.functional.cross_entropy(output, target)
+x, y = torch.randn(64, 4), torch.randint(2, (64,))
+options = mgpu.TrainingOptions(execution_environment="cpu", max_epochs=25, mini_batch_size=16)
+mgpu.train(torch.nn.Linear(4, 2), (x, y), loss, options)
+"""
+
+
+def test_in_a_terminal_a_training_is_one_line_that_is_written_over(tmp_path: Path) -> None:
+    import pty
+    import subprocess
+
+    script = tmp_path / "slowly.py"
+    script.write_text(SLOWLY)
+    terminal, screen = pty.openpty()
+    done = subprocess.Popen([sys.executable, str(script)], stdout=screen, stderr=screen)
+    os.close(screen)
+    printed = b""
+    with contextlib.suppress(OSError):  # at its end
+        while True:
+            printed += os.read(terminal, 4096)
+    os.close(terminal)
+
+    bar, table = printed.decode().split("\r\n", 1)
+    assert done.wait(30) == 0, printed
+    assert bar.count("\r") > 3
+    assert "of 100 items" in bar
+    assert re.search(r"loss \d\.\d+", bar)
+    assert max(len(line) for line in bar.split("\r")) < 80 + len("\x1b[K")
+    assert "\rtrain" not in table
+    assert table.count("iteration") == 1

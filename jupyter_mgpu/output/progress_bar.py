@@ -29,8 +29,9 @@ class ProgressBar:
         self._name = name
         self._id = f"mgpu-{uuid.uuid4().hex}"
         self._begun_s = time.monotonic()
-        self._pause_s = UPDATE_S if place.can_update else LINE_S
-        self._due_s = self._begun_s + max(QUIET_S, 0.0 if place.can_update else LINE_S)
+        can_replace = place.can_update or place.can_rewrite
+        self._pause_s = UPDATE_S if can_replace else LINE_S
+        self._due_s = self._begun_s + (QUIET_S if can_replace else LINE_S)
         self._is_shown = False
 
     def update(
@@ -57,6 +58,8 @@ class ProgressBar:
         if self._is_shown or elapsed_s >= QUIET_S:
             text = _final_text(num_done, total, num_failed, elapsed_s, outcome)
             self._show(num_done, total, text, outcome=outcome or ("failed" if num_failed else ""))
+            if self._place.can_rewrite:
+                self._place.stream("stdout", "")  # the line ends
 
     def _show(self, num_done: int, total: int | None, text: str, outcome: str = "") -> None:
         share = None if not total else min(num_done / total, 1.0)

@@ -4,10 +4,12 @@ A kernel attaches output to the cell it runs now; output of the engines arrives 
 threads. So the parent is taken when a publisher is made, and given with every message.
 """
 
+import shutil
 import sys
 from typing import Any, Protocol
 
 Bundle = dict[str, Any]
+_ERASE_REST = "\x1b[K"
 
 
 class Publisher(Protocol):
@@ -15,6 +17,8 @@ class Publisher(Protocol):
 
     can_update: bool
     """Whether what was shown can be replaced later."""
+    can_rewrite: bool
+    """Whether its last line can be written over: a terminal."""
     cell_id: str
     """The same for all publishers of one run of one cell."""
 
@@ -49,6 +53,7 @@ class KernelPublisher:
     """
 
     can_update = True
+    can_rewrite = False
 
     def __init__(self, kernel: Any, parent: dict[str, Any]) -> None:
         self._kernel = kernel
@@ -113,22 +118,34 @@ class TextPublisher:
     def __init__(self) -> None:
         # Kept: a captured cell must stay captured, also from other threads.
         self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self.can_rewrite = sys.stdout.isatty()
+        self._has_open_line = False
 
     def display(
         self,
         data: Bundle,
         metadata: dict[str, Any] | None = None,  # noqa: ARG002 - text has none
         *,
-        display_id: str | None = None,  # noqa: ARG002 - nothing can be replaced
+        display_id: str | None = None,
         update: bool = False,
     ) -> None:
-        """Print the bundle's text; an update is printed as a new line."""
+        """Print the bundle's text; an update as a new line, or over the last one of a terminal."""
         text = str(data.get("text/plain", ""))
-        if text or not update:
+        if display_id and self.can_rewrite and "\n" not in text:
+            width = shutil.get_terminal_size().columns - 1  # a wrapped line is not written over
+            self._write("stdout", f"\r{text[:width]}{_ERASE_REST}")
+            self._has_open_line = True
+        elif text or not update:
             self.stream("stdout", text + "\n")
 
     def stream(self, name: str, text: str) -> None:
-        """Write text."""
+        """Write text; a line that was written over ends before."""
+        if self._has_open_line:
+            self._has_open_line = False
+            self._write("stdout", "\n")
+        self._write(name, text)
+
+    def _write(self, name: str, text: str) -> None:
         stream = self._streams.get(name, self._streams["stdout"])
         stream.write(text)
         stream.flush()

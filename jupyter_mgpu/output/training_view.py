@@ -1,4 +1,7 @@
-"""A training in its cell: a bar, and a table with a row every so many steps."""
+"""A training in its cell: a bar, and a table with a row every so many steps.
+
+In a terminal the bar is one line that is written over, and the table comes at the end.
+"""
 
 import contextlib
 import threading
@@ -20,6 +23,7 @@ COLUMNS = {
     "loss": "loss",
     "validation_loss": "validation loss",
 }
+_NO_VALUES = ("step", "epoch", "seconds", "rate")
 
 
 class TrainingView:
@@ -42,6 +46,7 @@ class TrainingView:
         self._id = f"mgpu-{uuid.uuid4().hex}"
         self._notes: list[str] = []
         self._rows: list[dict[str, Any]] = []
+        self._last: dict[str, str] = {}
         self._done: tuple[int, int | None] = (0, None)
         self._shown_s = 0.0
         self._is_shown = False
@@ -53,12 +58,13 @@ class TrainingView:
     def row(self, row: dict[str, Any]) -> None:
         """Take a row: a step, or a validation after the step of the last row."""
         with self._lock:
+            self._last |= {name: _cell(name, row[name]) for name in row if name not in _NO_VALUES}
             if self._rows and self._rows[-1]["step"] == row["step"]:
                 self._rows[-1].update(row)
             else:
                 self._rows.append(dict(row))
-            if time.monotonic() - self._shown_s >= UPDATE_S:
-                self._show()
+            if self._place.can_update and time.monotonic() - self._shown_s >= UPDATE_S:
+                self._show()  # elsewhere the table comes once, at the end
 
     def note(self, sentence: str) -> None:
         """Take a sentence that stands above the table."""
@@ -70,7 +76,13 @@ class TrainingView:
         with self._lock:
             self._done = (step, total)
             if not self._is_quiet:
-                self._bar.update(step, total)
+                self._bar.update(step, total, status=self._last_values())
+
+    def _last_values(self) -> str:
+        """Return the newest values in words, where the table is not seen before its end."""
+        if self._place.can_update:
+            return ""
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self._last.items())
 
     def finish(self, outcome: str) -> None:
         """Bring it to the state that is saved.
@@ -81,10 +93,10 @@ class TrainingView:
         if self._is_quiet:
             return
         with self._lock:
-            if self._rows or self._notes:
-                self._show(outcome)
             step, total = self._done
             self._bar.finish(step, total, 0, "" if step == total else "ended")
+            if self._rows or self._notes:
+                self._show(outcome)
 
     def _show(self, outcome: str = "") -> None:
         self._shown_s = time.monotonic()
