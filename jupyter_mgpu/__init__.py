@@ -29,7 +29,7 @@ _HOMES = {
     "doctor": "diagnosis",
     "fetch_next": "futures",
     "gpu_count": "gpus",
-    "gpu_table": "gpus",
+    "gpu_table": "snapshots",
     "parfeval": "calls",
     "parfeval_on_all": "calls",
     "parfor": "loops",

@@ -4,7 +4,18 @@ import threading
 import time
 from typing import Any
 
-from jupyter_mgpu.monitor import EngineProcess, HostReading, Snapshot, take_snapshot
+from jupyter_mgpu.gpus import GpuRow, GpuTable, table
+from jupyter_mgpu.gpus.usage import GpuUser
+from jupyter_mgpu.monitor import (
+    EngineProcess,
+    GpuSample,
+    GpuUse,
+    HostReading,
+    HostSample,
+    Snapshot,
+    take_snapshot,
+    with_hosts,
+)
 from jupyter_mgpu.pools import open_pools
 
 FIRST_ANSWER_S = 3.0
@@ -28,6 +39,47 @@ def snapshot() -> Snapshot:
         >>> snapshot().to_pandas()
     """
     return take_snapshot(engine_processes(), _wait_for_hosts)
+
+
+def gpu_table() -> GpuTable:
+    """List the GPUs of this machine, and of the pools' other hosts, with who uses them.
+
+    Creates no CUDA context, never raises. Waits for other hosts as `snapshot` does.
+    """
+    own = table.gpu_table()
+    told = _wait_for_hosts()
+    if not told:
+        return own
+    found = with_hosts(Snapshot(0.0, HostSample()), told, time.monotonic())
+    messages = [own.message, *(host.trouble for host in found.other_hosts)]
+    return GpuTable((*own.rows, *map(_row, found.gpus)), "\n".join(filter(None, messages)) or None)
+
+
+def _row(gpu: GpuSample) -> GpuRow:
+    state: str = gpu.state
+    if gpu.state == "stale" and gpu.age_s is not None:
+        state = f"stale {gpu.age_s:.0f} s"
+    elif gpu.state == "unusable":
+        state = next(iter(gpu.reasons.values()), state)
+    uses = gpu.users or ()
+    return GpuRow(
+        label=gpu.label,
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        state=state,
+        memory_used_bytes=gpu.memory_used_bytes,
+        memory_total_bytes=gpu.memory_total_bytes,
+        utilization_percent=gpu.utilization_percent,
+        users=tuple(_user(use, use.pid) for use in uses if use.pid is not None),
+        holders=tuple(use.words for use in uses),
+        reasons=tuple(gpu.reasons.items()),
+        host=gpu.host,
+    )
+
+
+def _user(use: GpuUse, pid: int) -> GpuUser:
+    return GpuUser(pid, user=use.user, memory_used_bytes=use.memory_used_bytes, words=use.words)
 
 
 def engine_processes() -> list[EngineProcess]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["gpu_stubs", "ssh_hosts"]
+pytest_plugins = ["gpu_stubs", "host_duo", "ssh_hosts"]
 
 _home = Path(tempfile.mkdtemp(prefix="mgpu-test-"))
 for _name in (

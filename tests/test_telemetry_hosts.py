@@ -3,80 +3,35 @@
 See test_telemetry_ssh for hosts that can be cut off.
 """
 
-import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import psutil
 import pytest
-from far_pools import Loopback, far_plan, far_pool
 from gpu_stubs import GpuMachine, gpu, gpu_uuid
+from host_duo import Duo, until
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.monitor import Snapshot
 from jupyter_mgpu.monitor.reporter import REST_S
-from jupyter_mgpu.pool import Pool
-from jupyter_mgpu.transport.placement import Placement
 from notebooks import wait_until
 
-FAR_GPUS = "\n".join([gpu(0, name="NVIDIA_L40S", used=1000, util=37), gpu(1, name="NVIDIA_L40S")])
-REPORTER = "jupyter_mgpu.monitor.reporter"
+
+def pids_on(snapshot: Snapshot, index: int) -> list[int | None]:
+    found = snapshot.gpu(gpu_uuid(index), "hostb")
+    return [use.pid for use in found.users or ()] if found is not None else []
 
 
-@dataclass
-class Duo:
-    """A pool of rank 0 here, ranks 1 and 2 on `hostb`, and what `hostb` has."""
+def test_a_pool_of_this_machine_has_no_other_hosts() -> None:
+    with mgpu.parpool(1, name="own") as pool:
+        snapshot = mgpu.snapshot()
 
-    pool: Pool
-    machine: GpuMachine
-    launcher: Loopback
-
-    def samplers(self) -> list[psutil.Process]:
-        """Return the processes that read hostb."""
-        found = []
-        for guard in self.launcher.processes:
-            with contextlib.suppress(psutil.Error):  # it, or its child, has just ended
-                children = psutil.Process(guard.pid).children()
-                found += [child for child in children if REPORTER in child.cmdline()]
-        return found
-
-
-@pytest.fixture(scope="module")
-def _duo(gpu_machine: Callable[[str], GpuMachine]) -> Iterator[Duo]:
-    machine = gpu_machine(FAR_GPUS)
-    launcher = Loopback(machine)
-    there = Placement("hostb", launcher)
-    plans = [
-        far_plan(0, None, HostPlace(0, 1, 0, 2)),
-        *(far_plan(rank, there, HostPlace(rank - 1, 2, 1, 2)) for rank in (1, 2)),
-    ]
-    with far_pool(plans) as pool:
-        yield Duo(pool, machine, launcher)
-
-
-@pytest.fixture
-def duo(_duo: Duo) -> Duo:
-    """All engines are idle, and hostb has its first GPUs."""
-    wait_until(lambda: all(e.state == "idle" for e in _duo.pool.engines), 20, "idle engines")
-    _duo.machine.write(FAR_GPUS)
-    return _duo
-
-
-def until(is_so: Callable[[Snapshot], bool], words: str, timeout_s: float = 10) -> Snapshot:
-    """Take snapshots until one is as wanted."""
-    found: list[Snapshot] = []
-
-    def look() -> bool:
-        found[:] = [mgpu.snapshot()]
-        return is_so(found[0])
-
-    wait_until(look, timeout_s, words)
-    return found[0]
+        assert snapshot.other_hosts == ()
+        assert pool.owner.far_hosts() == []
+        assert [e.rank for e in snapshot.engines if e.pool == "own"] == [0]
 
 
 def test_a_snapshot_has_the_other_host_under_its_name(duo: Duo) -> None:
@@ -195,9 +150,7 @@ def test_a_process_there_is_mapped_by_host_and_pid(duo: Duo) -> None:
     pid = duo.pool.engines[2].pid
     duo.machine.add(f"process 1 pid={pid} memory=512")
 
-    snapshot = until(
-        lambda s: len(s.gpus) == 2 and s.gpus[1].users, "the process on the second GPU"
-    )
+    snapshot = until(lambda s: pid in pids_on(s, 1), "the process on the second GPU")
 
     (use,) = snapshot.gpus[1].users
     assert (use.pool, use.rank, use.pid) == ("far", 2, pid)
@@ -209,3 +162,51 @@ def test_readings_are_small(duo: Duo) -> None:
     before = json.dumps(duo.pool.owner.far_hosts())
 
     assert len(before) < 8000
+
+
+def test_the_table_has_the_other_hosts_gpus(duo: Duo) -> None:
+    pid = duo.pool.engines[1].pid
+    duo.machine.add(f"process 0 pid={pid} memory=512")
+    until(lambda s: pid in pids_on(s, 0), "the process on the first GPU")
+
+    table = mgpu.gpu_table()
+
+    assert [(row.host, row.label, row.state) for row in table] == [
+        ("hostb", "GPU 0", "ok"),
+        ("hostb", "GPU 1", "ok"),
+    ]
+    first = repr(table).splitlines()[1].split()
+    assert first[:4] == ["hostb", "0", "NVIDIA", "L40S"]
+    assert f"pool 'far' rank 1 (user {table[0].users[0].user}, pid {pid})" in repr(table)
+    assert "<th>host</th>" in table._repr_html_()
+    assert list(table.to_pandas().pids) == [(pid,), ()]
+
+
+TWO_MACHINES = """
+import json, sys
+from far_pools import Loopback, far_pool
+from host_duo import duo_plans
+import jupyter_mgpu as mgpu
+if __name__ == "__main__":
+    with far_pool(duo_plans(Loopback(json.loads(sys.stdin.readline())))) as pool:
+        snapshot = mgpu.snapshot()
+        table = repr(mgpu.gpu_table())
+        print(json.dumps({"gpus": [(g.host, g.uuid, g.utilization_percent) for g in snapshot.gpus],
+                          "hosts": [h.name for h in snapshot.other_hosts], "table": table}))
+"""
+
+
+def test_equal_numbers_and_uuids_of_two_hosts_are_kept_apart(
+    gpu_machine: Callable[[str], GpuMachine],
+) -> None:
+    here, there = gpu_machine(gpu(0, util=11)), gpu_machine(gpu(0, util=22))
+
+    with here.start(TWO_MACHINES, PYTHONPATH=os.path.dirname(__file__)) as process:  # noqa: PTH120
+        output, errors = process.communicate(f"{json.dumps(there)}\n", timeout=60)
+
+    assert process.returncode == 0, errors
+    told = json.loads(output.splitlines()[-1])
+    assert told["gpus"] == [[None, gpu_uuid(0), 11], ["hostb", gpu_uuid(0), 22]]
+    assert told["hosts"] == ["hostb"]
+    lines = [line.split()[:3] for line in told["table"].splitlines()[1:3]]
+    assert lines == [["this", "machine", "0"], ["hostb", "0", "NVIDIA"]]

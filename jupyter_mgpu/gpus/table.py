@@ -14,6 +14,7 @@ from jupyter_mgpu.nvml import Inventory, UnusableGpu, read_inventory
 
 BYTES_PER_GIB = 2**30
 UNKNOWN = "n/a"
+THIS_MACHINE = "this machine"
 _HEADINGS = ("GPU", "name", "compute", "memory (GiB)", "busy", "used by", "UUID")
 
 
@@ -23,9 +24,11 @@ class GpuRow:
 
     Attributes:
         label: `GPU 0`, or `GPU 0 MIG 1` for an instance.
-        state: "ok", "lost", "divided" (into MIG instances), or why it cannot be used.
+        state: "ok", "lost", "divided" (into MIG instances), "stale" with its age if its host does
+            not report any more, or why it cannot be used.
         users: The processes and leases on it.
         reasons: For each value that is None, why.
+        host: The other host that it is in; None for this machine.
     """
 
     label: str
@@ -40,11 +43,16 @@ class GpuRow:
     users: tuple[GpuUser, ...] = ()
     holders: tuple[str, ...] = ()
     reasons: tuple[tuple[str, str], ...] = ()
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTable(Sequence[GpuRow]):
-    """The devices of this machine at one moment; `message` says why there are none."""
+    """The devices of this machine, and of a pool's other hosts, at one moment.
+
+    Attributes:
+        message: Why there are none, or why some are old or unknown.
+    """
 
     rows: tuple[GpuRow, ...]
     message: str | None = None
@@ -65,8 +73,8 @@ class GpuTable(Sequence[GpuRow]):
     def __repr__(self) -> str:
         if not self.rows:
             return self.message or "No GPU."
-        lines = [_HEADINGS, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
+        lines = [self._headings, *(self._cells(row) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
@@ -76,10 +84,21 @@ class GpuTable(Sequence[GpuRow]):
     def _repr_html_(self) -> str:
         if not self.rows:
             return f"<p>{html.escape(repr(self))}</p>"
-        head = "".join(f"<th>{html.escape(heading)}</th>" for heading in _HEADINGS)
-        body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in self.rows)
+        head = "".join(f"<th>{html.escape(heading)}</th>" for heading in self._headings)
+        body = "".join(f"<tr>{_html_cells(row, self._cells(row))}</tr>" for row in self.rows)
         note = f"<p>{html.escape(self.message)}</p>" if self.message else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+    @property
+    def _names_hosts(self) -> bool:
+        return any(row.host is not None for row in self.rows)
+
+    @property
+    def _headings(self) -> tuple[str, ...]:
+        return ("host", *_HEADINGS) if self._names_hosts else _HEADINGS
+
+    def _cells(self, row: GpuRow) -> tuple[str, ...]:
+        return (row.host or THIS_MACHINE, *_cells(row)) if self._names_hosts else _cells(row)
 
     def to_pandas(self) -> Any:
         """Make a data frame, one row per device, unknown values as missing ones."""
@@ -195,15 +214,16 @@ def _name(user: GpuUser) -> str:
     return f"pool '{lease.pool}' rank {lease.rank} (pid {user.pid}, user {lease.user})"
 
 
-def _html_cells(row: GpuRow) -> str:
+def _html_cells(row: GpuRow, cells: tuple[str, ...]) -> str:
     # The reasons why values are unknown stand in the tool tip.
     why = "; ".join(f"{name}: {reason}" for name, reason in row.reasons)
     title = f' title="{html.escape(why)}"' if why else ""
-    return "".join(f"<td{title}>{html.escape(cell)}</td>" for cell in _cells(row))
+    return "".join(f"<td{title}>{html.escape(cell)}</td>" for cell in cells)
 
 
 def _record(row: GpuRow) -> dict[str, Any]:
     return {
+        "host": row.host,
         "gpu": row.label,
         "index": row.index,
         "name": row.name,

@@ -43,6 +43,7 @@ class GpuUser:
         is_visible: False where the pid belongs to a namespace that cannot be seen from here.
         is_this_notebook: It is this process or a child of it.
         lease: The engine's hold that it belongs to.
+        words: Who it is, as was found out on another host.
     """
 
     pid: int
@@ -52,8 +53,11 @@ class GpuUser:
     is_visible: bool = True
     is_this_notebook: bool = False
     lease: Lease | None = None
+    words: str | None = None
 
     def __str__(self) -> str:
+        if self.words is not None:
+            return self.words
         if self.lease is not None:
             return self.lease.holder
         if self.is_this_notebook:

@@ -3,7 +3,8 @@
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 
-from jupyter_mgpu.gpus import GpuTable, gpu_table
+from jupyter_mgpu.gpus import GpuTable
+from jupyter_mgpu.snapshots import gpu_table
 from jupyter_mgpu.widgets.live import show_gpus
 
 LIVE = "--live"

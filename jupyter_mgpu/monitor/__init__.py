@@ -13,7 +13,7 @@ from jupyter_mgpu.monitor.interval import (
     check_interval,
     clamp_interval,
 )
-from jupyter_mgpu.monitor.other_hosts import HostReading
+from jupyter_mgpu.monitor.other_hosts import HostReading, with_hosts
 from jupyter_mgpu.monitor.records import (
     EngineProcess,
     EngineSample,
@@ -41,4 +41,5 @@ __all__ = [
     "check_interval",
     "clamp_interval",
     "take_snapshot",
+    "with_hosts",
 ]

@@ -1,7 +1,7 @@
 """GPUs and host as flat rows of plain JSON values."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ STATE_WORDS = {
     "divided": "divided into MIG instances",
 }
 
-PoolOf = Callable[[GpuUse], str | None]
+HOST_WORDS = {
+    "stale": "Its host does not report any more; these are its last values.",
+    "lost": "No engine runs on its host any more; these are its last values.",
+}
+
+PoolOf = Callable[[GpuUse, str | None], str | None]
 
 
 def gpu_rows(snapshot: Snapshot, pool_of: PoolOf) -> dict[str, dict[str, Any]]:
@@ -33,29 +38,45 @@ def gpu_rows(snapshot: Snapshot, pool_of: PoolOf) -> dict[str, dict[str, Any]]:
 
     Args:
         snapshot: The last samples.
-        pool_of: Gives the id of the pool that uses a GPU, None for others.
+        pool_of: Gives the id of the pool that uses a GPU of a host, None for others.
     """
+    states = {host.name: host.state for host in snapshot.other_hosts}
     return {
-        gpu.uuid or f"gpu{gpu.index}": _gpu(gpu, order, pool_of)
+        row_id(gpu): _gpu(gpu, order, pool_of, states.get(gpu.host, "ok"))
         for order, gpu in enumerate(snapshot.gpus)
     }
 
 
-def _gpu(gpu: GpuSample, order: int, pool_of: PoolOf) -> dict[str, Any]:
+def row_id(gpu: GpuSample) -> str:
+    """Return the id of a GPU's row, which no GPU of another host has."""
+    own = gpu.uuid or f"gpu{gpu.index}"
+    return own if gpu.host is None else f"{gpu.host}/{own}"
+
+
+def on_host(label: str, host: str | None) -> str:
+    """Name a GPU with the other host that it is in."""
+    return label if host is None else f"{label} on {host}"
+
+
+def _gpu(gpu: GpuSample, order: int, pool_of: PoolOf, host_state: str) -> dict[str, Any]:
     is_stale = gpu.state == "stale"
     return {
-        "label": gpu.label,
-        "index": gpu.index,
+        "label": on_host(gpu.label, gpu.host),
+        "host": gpu.host,
+        # Numbers are of one host: a client that shows them alone, or asks for them, means this one.
+        "index": gpu.index if gpu.host is None else None,
         "order": order,
         "uuid": gpu.uuid,
         "name": gpu.name,
         "state": gpu.state,
-        "state_words": STATE_WORDS.get(gpu.state) or _why_unusable(gpu),
+        "state_words": HOST_WORDS.get(host_state)
+        or STATE_WORDS.get(gpu.state)
+        or _why_unusable(gpu),
         "stale_s": round(gpu.age_s) if is_stale and gpu.age_s is not None else None,
         **{field: getattr(gpu, name) for field, name in FIELDS.items()},
         "throttle": None if gpu.throttle is None else list(gpu.throttle),
         # Empty also where nobody can tell: `reasons` has an entry then.
-        "users": [_use(use, pool_of(use)) for use in gpu.users or ()],
+        "users": [_use(use, pool_of(use, gpu.host)) for use in gpu.users or ()],
         "reasons": _reasons(gpu.reasons),
     }
 
@@ -93,6 +114,19 @@ def host_row(sample: HostSample, identity: Mapping[str, str | None]) -> Row:
             {"cpu_percent": "cpu"}.get(name, name.removesuffix("_bytes")): reason
             for name, reason in sample.reasons.items()
         },
+    }
+
+
+def other_host_rows(samples: Iterable[HostSample]) -> dict[str, Row]:
+    """Describe other hosts, by ids that this machine's does not have."""
+    return {
+        f"other/{sample.name}": {
+            **host_row(sample, {"hostname": sample.name, "boot_id": None}),
+            "state": sample.state,
+            "stale_s": round(sample.age_s or 0) if sample.state == "stale" else None,
+            "trouble": sample.trouble,
+        }
+        for sample in samples
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jupyter_mgpu.control import FoundPool
-from jupyter_mgpu.monitor import EngineProcess, GpuUse, Series, Watch
+from jupyter_mgpu.monitor import EngineProcess, GpuSample, GpuUse, HostReading, Series, Watch
 from jupyter_mgpu.server import gpu_rows
 from jupyter_mgpu.server.document import Row
 
@@ -22,15 +22,20 @@ class GpusWatch:
     def __init__(self, interval_s: float, on_sample: Callable[[], None]) -> None:
         self._identity = gpu_rows.host_identity()
         self._engines: tuple[EngineProcess, ...] = ()
+        self._hosts: tuple[HostReading, ...] = ()
         self._ids_by_pid: dict[int, str] = {}
         self._ids_by_name: dict[str, str | None] = {}
         self._watch = Watch(
-            interval_s, engines=lambda: self._engines, on_sample=lambda _: on_sample()
+            interval_s,
+            engines=lambda: self._engines,
+            on_sample=lambda _: on_sample(),
+            hosts=lambda: self._hosts,
         )
 
-    def follow(self, pools: Iterable[FoundPool]) -> None:
-        """Take note of the engines whose processes are wanted."""
+    def follow(self, pools: Iterable[FoundPool], hosts: Iterable[HostReading]) -> None:
+        """Take note of the engines whose processes are wanted, and of what other hosts tell."""
         pools = list(pools)
+        self._hosts = tuple(hosts)
         engines = [(pool, engine) for pool in pools for engine in pool.engines]
         self._engines = tuple(EngineProcess(e.pid, pool.id, e.rank) for pool, e in engines)
         self._ids_by_pid = {engine.pid: pool.id for pool, engine in engines}
@@ -50,30 +55,37 @@ class GpusWatch:
             "interval_s": self._watch.interval_s,
         }
         return {
-            "host": {"host": gpu_rows.host_row(snapshot.host, self._identity)},
+            "host": {
+                "host": gpu_rows.host_row(snapshot.host, self._identity),
+                **gpu_rows.other_host_rows(snapshot.other_hosts),
+            },
             "gpus": gpu_rows.gpu_rows(snapshot, self._pool_of),
             "telemetry": {"gpus": telemetry},
         }
 
-    def engine_cpu(self) -> dict[int, float | None]:
-        """Return the share of a core that each engine's process takes, in percent, by its pid."""
-        return {engine.pid: engine.cpu_percent for engine in self._watch.snapshot().engines}
+    def engine_cpu(self) -> dict[tuple[str | None, int], float | None]:
+        """Return the share of a core that each engine takes, in percent, by its host and pid."""
+        engines = self._watch.snapshot().engines
+        return {(engine.host, engine.pid): engine.cpu_percent for engine in engines}
 
-    def _pool_of(self, use: GpuUse) -> str | None:
-        by_pid = None if use.pid is None else self._ids_by_pid.get(use.pid)
+    def _pool_of(self, use: GpuUse, host: str | None) -> str | None:
+        is_known = use.pid is not None and host is None
+        by_pid = self._ids_by_pid.get(use.pid or 0) if is_known else None
         return by_pid or self._ids_by_name.get(use.pool or "")
 
     def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> dict[str, Any]:
         """Return the last values of each GPU, newest last, None where there was none."""
-        uuids = [gpu.uuid for gpu in self._watch.snapshot().gpus if gpu.uuid]
+        gpus = [gpu for gpu in self._watch.snapshot().gpus if gpu.uuid]
+
+        def series(gpu: GpuSample, field: str) -> list[float | None]:
+            name = gpu_rows.FIELDS[field]
+            return _short(self._watch.series(gpu.uuid or "", name, num_points, gpu.host))
+
         return {
             "step_s": self._watch.interval_s,
             "gpus": {
-                uuid: {
-                    field: _short(self._watch.series(uuid, gpu_rows.FIELDS[field], num_points))
-                    for field in fields
-                }
-                for uuid in uuids
+                gpu_rows.row_id(gpu): {field: series(gpu, field) for field in fields}
+                for gpu in gpus
             },
         }
 

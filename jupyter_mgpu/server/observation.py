@@ -25,14 +25,14 @@ class Observation:
     async def fill(self, document: Document) -> None:
         """Look at everything, and put it into the document; takes a fraction of a second."""
         await self.pools.look()
-        self.gpus.follow(self.pools.pools)
+        self.gpus.follow(self.pools.pools, self.pools.hosts)
         sections: dict[str, Any] = self.gpus.sections()
         gpu_ids = {row["label"]: row_id for row_id, row in sections["gpus"].items()}
         sections["telemetry"]["pools"] = {"trouble": self.pools.trouble}
         sections |= await self.pools.rows(gpu_ids)
         cpu = self.gpus.engine_cpu()
         for row in sections["engines"].values():
-            row["cpu"] = cpu.get(row["pid"])
+            row["cpu"] = cpu.get((row["host"], row["pid"]))
         for name, rows in sections.items():
             document.replace(name, rows)
 

@@ -6,6 +6,7 @@ import json
 import time
 
 from jupyter_mgpu.control import SILENT_S, Answer, FoundPool
+from jupyter_mgpu.monitor import HostReading
 
 MOST_BYTES = 8 * 2**20
 """An answer describes a few hundred tasks at most."""
@@ -20,12 +21,14 @@ class PoolLink:
     Attributes:
         pool: What the pool's record told last.
         answer: Its last answer, None before the first.
+        hosts: What it knew then of other hosts.
         is_understood: False where it answers in other words, as another version may.
     """
 
     def __init__(self, pool: FoundPool) -> None:
         self.pool = pool
         self.answer: Answer | None = None
+        self.hosts: list[HostReading] = []
         self.is_understood = True
         self._asking: asyncio.Task[None] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -57,7 +60,9 @@ class PoolLink:
             self.answer = reply.get("value")
             self.is_understood = self.answer is not None
             self._unanswered_since_s = None
-        except (OSError, ValueError, AttributeError, RecursionError):
+            told = self.answer.get("hosts", ()) if self.answer else ()
+            self.hosts = [HostReading.from_dict(host) for host in told]
+        except (OSError, ValueError, AttributeError, RecursionError, KeyError, TypeError):
             self._drop_connection()  # it has ended
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_mgpu.control import Answer, FoundEngine, FoundPool, plain, state_of
 from jupyter_mgpu.server.document import Row
+from jupyter_mgpu.server.gpu_rows import on_host
 from jupyter_mgpu.server.kernels import KernelFacts
 
 _GPU = re.compile(r"GPU (\d+) \([^)]*\)")
@@ -75,7 +76,7 @@ def engine_rows(
         pool: What its record tells.
         answer: What its owner has answered last.
         is_live: Whether the owner still answers: otherwise the record tells more than it.
-        gpu_ids: The ids of GPU rows by their label, such as `GPU 3`.
+        gpu_ids: The ids of GPU rows by their label, such as `GPU 3` or `GPU 3 on hostb`.
     """
     if not is_live or not answer:
         rows = [_bare_engine(engine) for engine in pool.engines]
@@ -86,19 +87,19 @@ def engine_rows(
         f"{pool.id}/{row['rank']}": {
             **row,
             "pool": pool.id,
-            "gpus": None if row["host"] else _gpus_of(row["device"], gpu_ids),
+            "device": on_host(row["device"], row["host"]),
+            "gpus": _gpus_of(row["device"], row["host"], gpu_ids),
         }
         for row in rows
     }
 
 
 def _engine(engine: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    host = engine.get("host")
     return {
         "rank": engine["rank"],
-        "device": engine["device"] if host is None else f"{engine['device']} on {host}",
-        # Else what this machine has by that number would be shown beside it.
-        "pid": engine["pid"] if host is None else None,
+        "device": engine["device"],
+        "host": engine.get("host"),
+        "pid": engine["pid"],
         "state": engine["state"],
         "task": engine["task"],
         "task_id": ids.get(engine["task"] or ""),
@@ -110,7 +111,7 @@ def _engine(engine: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]
 
 
 def _bare_engine(engine: FoundEngine) -> dict[str, Any]:
-    unknown = dict.fromkeys(("task", "task_id", "proven", "rss", "starts", "host"))
+    unknown = dict.fromkeys(("host", "task", "task_id", "proven", "rss", "starts"))
     known = {"rank": engine.rank, "device": engine.device, "pid": engine.pid, "state": "unknown"}
     return {**known, **unknown}
 
@@ -122,8 +123,8 @@ def _running_ids(tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {task["name"]: task["id"] for task in running if names.count(task["name"]) == 1}
 
 
-def _gpus_of(device: str, gpu_ids: Mapping[str, str]) -> list[str] | None:
-    labels = [part.partition(" (")[0] for part in device.split("), ")]
+def _gpus_of(device: str, host: str | None, gpu_ids: Mapping[str, str]) -> list[str] | None:
+    labels = [on_host(part.partition(" (")[0], host) for part in device.split("), ")]
     found = [gpu_ids[label] for label in labels if label in gpu_ids]
     return found or None
 

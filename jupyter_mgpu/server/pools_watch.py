@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from jupyter_mgpu.control import OTHER_VERSION, FoundPool, find_pools
 from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.monitor import HostReading
 from jupyter_mgpu.server import pool_rows
 from jupyter_mgpu.server.document import Row
 from jupyter_mgpu.server.kernels import KernelFacts, Kernels
@@ -38,6 +39,11 @@ class PoolsWatch:
     def pools(self) -> list[FoundPool]:
         """The pools that were found last."""
         return [link.pool for link in self._links.values()]
+
+    @property
+    def hosts(self) -> list[HostReading]:
+        """What their owners know of other hosts."""
+        return [host for link in self._links.values() for host in link.hosts]
 
     async def look(self) -> None:
         """Find the pools and ask their owners; returns within a fraction of a second."""

@@ -4,7 +4,7 @@ import threading
 import time
 
 from jupyter_mgpu.monitor import Watch, clamp_interval
-from jupyter_mgpu.snapshots import engine_processes
+from jupyter_mgpu.snapshots import engine_processes, host_readings
 
 REST_AFTER_S = 15.0
 """A bit longer than the pause between two renewals of what is saved."""
@@ -24,7 +24,7 @@ class Telemetry:
         with self._lock:
             self._used_s = time.monotonic()
             if self._watch is None:
-                self._watch = Watch(engines=engine_processes)
+                self._watch = Watch(engines=engine_processes, hosts=host_readings)
                 if self._interval_s is not None:
                     self._watch.interval_s = self._interval_s
             return self._watch
