@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import pytest
 from far_pools import Loopback, far_plan, far_pool
-from gpu_stubs import GpuMachine, gpu
+from gpu_stubs import GpuMachine, gpu, gpu_uuid
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.engines import HostPlace
@@ -40,9 +40,16 @@ class Duo:
 
 
 def duo_plans(launcher: Loopback) -> list[EnginePlan]:
-    """Plan rank 0 on this machine, and ranks 1 and 2 on hostb."""
+    """Plan rank 0 on this machine, and ranks 1 and 2 on the GPUs 0 and 1 of hostb."""
     there = Placement("hostb", launcher)
-    far = [far_plan(rank, there, HostPlace(rank - 1, 2, 1, 2)) for rank in (1, 2)]
+    far = [
+        replace(
+            far_plan(number + 1, there, HostPlace(number, 2, 1, 2)),
+            device=f"GPU {number} (NVIDIA L40S)",
+            gpu_uuids=(gpu_uuid(number),),
+        )
+        for number in (0, 1)
+    ]
     return [far_plan(0, None, HostPlace(0, 1, 0, 2)), *far]
 
 

@@ -17,6 +17,9 @@ from host_duo import Duo, until
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.monitor import Snapshot
 from jupyter_mgpu.monitor.reporter import REST_S
+from jupyter_mgpu.widgets.gpus_source import gpus_source
+from jupyter_mgpu.widgets.pool_source import pool_source
+from jupyter_mgpu.widgets.static import static_bundle
 from notebooks import wait_until
 
 
@@ -180,6 +183,43 @@ def test_the_table_has_the_other_hosts_gpus(duo: Duo) -> None:
     assert f"pool 'far' rank 1 (user {table[0].users[0].user}, pid {pid})" in repr(table)
     assert "<th>host</th>" in table._repr_html_()
     assert list(table.to_pandas().pids) == [(pid,), ()]
+
+
+def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:
+    gpus, pool = gpus_source(), pool_source(duo.pool)
+
+    def is_read() -> bool:
+        seen = gpus.state(100)
+        histories = [gpu["utilization_history"]["values"] for gpu in seen["gpus"]]
+        return len(histories) == 2 and all(37 in h or 0 in h for h in histories)
+
+    wait_until(is_read, 15, "the GPUs of hostb")
+
+    seen = gpus.state(100)
+    assert [gpu["label"] for gpu in seen["gpus"]] == ["GPU 0 on hostb", "GPU 1 on hostb"]
+    assert seen["gpus"][0]["utilization"] == {"value": 37, "reason": None}
+    assert seen["trouble"] is None  # it is this machine that has no GPU
+    (host,) = seen["hosts"]
+    assert (host["name"], host["state"], host["trouble"]) == ("hostb", "ok", None)
+    assert host["memory"]["used"] > 0
+    engines = {engine["rank"]: engine for engine in pool.state(100)["engines"]}
+    assert [engines[rank]["what"] for rank in range(3)] == ["cpu", "gpu", "gpu"]
+    assert engines[1]["utilization"]["value"] == 37
+    assert engines[1]["memory"]["used"] == 1000 * 2**20
+    assert 37 in engines[1]["utilization_history"]["values"]
+    text = static_bundle(seen)["text/plain"]
+    assert "0 on hostb" in text
+    assert "hostb: CPU" in text
+
+    (sampler,) = duo.samplers()
+    sampler.suspend()
+    wait_until(lambda: gpus.state(100)["hosts"][0]["state"] == "stale", 10, "a stale host")
+    stale = gpus.state(100)["gpus"][0]
+    rank_1 = pool.state(100)["engines"][1]
+    sampler.resume()
+
+    assert (stale["state"], stale["why"]) == ("stale", "hostb does not report any more.")
+    assert rank_1["utilization"] == {"value": None, "reason": "hostb does not report any more."}
 
 
 TWO_MACHINES = """

@@ -35,7 +35,8 @@ def test_gpus_hosts_and_engines_of_other_hosts_are_shown(api: Any, duo: Duo) -> 
     assert 0 < other["memory_used"] < other["memory_total"]
     assert set(shown["host"]) == {"host", "other/hostb"}
     engine = shown["engines"][f"{found.id}/1"]
-    assert (engine["host"], engine["device"]) == ("hostb", "CPU on hostb")
+    assert (engine["host"], engine["device"]) == ("hostb", "GPU 0 (NVIDIA L40S) on hostb")
+    assert engine["gpus"] == [FIRST]
     assert shown["engines"][f"{found.id}/0"]["host"] is None
 
 

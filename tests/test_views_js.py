@@ -84,6 +84,25 @@ def test_a_pool_shows_its_engines_with_device_proof_state_task_and_meters(views:
     expect(pool.get_by_role("group", name="Pool main")).to_be_visible()
 
 
+def test_gpus_and_memory_of_other_hosts_stand_under_their_names(views: Views) -> None:
+    here, there = view_states.gpu(0), view_states.gpu(0, label="GPU 0 on hostb", uuid="u on hostb")
+    there |= {"state": "lost", "why": "No engine runs on hostb any more."}
+    stale = {"name": "hostb", "state": "stale", "stale_s": 7.0, "trouble": "It is silent."}
+    stale |= {"cpu": view_states.reading(41), "memory": view_states.memory(10.0, 64.0)}
+    gpus = views.mount("gpus", view_states.gpus(gpus=[here, there], hosts=[stale]))
+
+    expect(gpus.get_by_role("listitem")).to_have_count(2)
+    expect(gpus).to_contain_text("This machine")
+    expect(gpus).to_contain_text("stale 7 seconds: It is silent.")
+    expect(gpus.get_by_role("meter", name="CPU busy of hostb")).to_have_attribute(
+        "aria-valuenow", "41"
+    )
+    lane = gpus.locator(".mgpu-lane").filter(has_text="GPU 0 on hostb")
+    lane.locator("summary").click()
+    expect(lane).to_contain_text("No engine runs on hostb any more.")
+    expect(lane).not_to_contain_text("dmesg")
+
+
 def test_gpus_show_readings_and_users_and_one_opens_to_its_history_with_enter(
     views: Views,
 ) -> None:

@@ -122,6 +122,7 @@ def gpus(count: int = 4, **values: Any) -> State:
             "gpus",
             trouble=None,
             host={"cpu": reading(23), "memory": memory(112.4, 2015.0)},
+            hosts=[],
             gpus=[gpu(index) for index in range(count)],
         )
         | values

@@ -106,7 +106,6 @@ def _engine(engine: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]
         "proven": engine["proven"],
         "rss": engine["rss_bytes"],
         "starts": engine["starts"],
-        "host": host,
     }
 
 

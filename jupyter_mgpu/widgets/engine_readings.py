@@ -3,7 +3,7 @@
 from typing import Any
 
 from jupyter_mgpu.engines import EngineStatus
-from jupyter_mgpu.monitor import GpuSample, Series, Snapshot, Watch
+from jupyter_mgpu.monitor import GpuSample, HostSample, Series, Snapshot, Watch
 from jupyter_mgpu.widgets.states import parts
 from jupyter_mgpu.widgets.states.pool import EngineReadings
 
@@ -15,27 +15,38 @@ def readings_of(
     snapshot = watch.snapshot()
     found: dict[int, EngineReadings] = {}
     for engine in engines:
-        gpu = snapshot.gpu(uuids[engine.rank]) if engine.rank in uuids else None
+        uuid = uuids.get(engine.rank)
+        gpu = None if uuid is None else snapshot.gpu(uuid, engine.host)
+        why_old = None if engine.host is None else _why_old(snapshot.other_host(engine.host))
         if gpu is not None:
-            found[engine.rank] = _of_gpu(gpu, watch)
+            found[engine.rank] = _of_gpu(gpu, why_old, watch)
         else:
             found[engine.rank] = _of_process(engine, snapshot, watch)
     return found
 
 
-def _of_gpu(gpu: GpuSample, watch: Watch) -> EngineReadings:
+def _why_old(host: HostSample | None) -> str | None:
+    """Say why there are no new values of another host; None while it reports."""
+    if host is None:
+        return "not read yet"
+    return None if host.state == "ok" else host.trouble
+
+
+def _of_gpu(gpu: GpuSample, why_old: str | None, watch: Watch) -> EngineReadings:
+    series = watch.series(gpu.uuid or "", "utilization_percent", host=gpu.host)
     return EngineReadings(
         what="gpu",
-        utilization=gpu_reading(gpu, "utilization_percent"),
-        memory=gpu_memory(gpu),
-        utilization_history=history(watch.series(gpu.uuid or "", "utilization_percent")),
+        utilization=gpu_reading(gpu, "utilization_percent", why_old),
+        memory=gpu_memory(gpu, why_old),
+        utilization_history=history(series),
     )
 
 
 def _of_process(engine: EngineStatus, snapshot: Snapshot, watch: Watch) -> EngineReadings:
-    pid = engine.pid if engine.host is None else None
-    sample = snapshot.engine(pid) if pid is not None else None
-    total = snapshot.host.memory_total_bytes
+    pid = engine.pid
+    sample = snapshot.engine(pid, engine.host) if pid is not None else None
+    host = snapshot.host if engine.host is None else snapshot.other_host(engine.host)
+    total = None if host is None else host.memory_total_bytes
     if sample is None or pid is None:
         return EngineReadings(
             utilization=parts.reading(None, "not read yet"),
@@ -46,25 +57,29 @@ def _of_process(engine: EngineStatus, snapshot: Snapshot, watch: Watch) -> Engin
     return EngineReadings(
         utilization=parts.reading(sample.cpu_percent, reasons.get("cpu_percent")),
         memory=parts.memory(used, total, reason=reasons.get("rss_bytes")),
-        utilization_history=history(watch.series(pid, "cpu_percent")),
+        utilization_history=history(watch.series(pid, "cpu_percent", host=engine.host)),
     )
 
 
-def gpu_reading(gpu: GpuSample, name: str) -> dict[str, Any]:
-    """Return one value of a GPU, or why there is none."""
-    if gpu.state == "lost":
-        return parts.reading(None, "the GPU is lost")
-    return parts.reading(getattr(gpu, name), gpu.reasons.get(name))
+def gpu_reading(gpu: GpuSample, name: str, why_old: str | None = None) -> dict[str, Any]:
+    """Return one value of a GPU, or why there is none: also where all that is known is old."""
+    why = why_old or _why_lost(gpu)
+    return parts.reading(getattr(gpu, name) if why is None else None, why or gpu.reasons.get(name))
 
 
-def gpu_memory(gpu: GpuSample) -> dict[str, Any]:
+def gpu_memory(gpu: GpuSample, why_old: str | None = None) -> dict[str, Any]:
     """Return a GPU's memory, or why it is not known."""
+    why = why_old or _why_lost(gpu)
     return parts.memory(
-        gpu.memory_used_bytes if gpu.state != "lost" else None,
+        gpu.memory_used_bytes if why is None else None,
         gpu.memory_total_bytes,
         gpu.memory_reserved_bytes,
-        "the GPU is lost" if gpu.state == "lost" else gpu.reasons.get("memory_used_bytes"),
+        why or gpu.reasons.get("memory_used_bytes"),
     )
+
+
+def _why_lost(gpu: GpuSample) -> str | None:
+    return "the GPU is lost" if gpu.state == "lost" else None
 
 
 def history(found: Series) -> dict[str, Any]:

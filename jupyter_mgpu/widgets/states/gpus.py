@@ -1,4 +1,4 @@
-"""The state of the GPUs' view: every device of the machine, and the host."""
+"""The state of the GPUs' view: every device of the machine and of other hosts, and the hosts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ class GpuFacts:
 
     Attributes:
         uuid: Its UUID; its label where that was never read.
+        why: Why it is stale or lost, where that is its host.
         utilization_history: In percent.
         memory_history: In GiB.
     """
@@ -23,6 +24,7 @@ class GpuFacts:
     name: str
     state: str
     stale_s: float | None = None
+    why: str | None = None
     utilization: dict[str, Any] = field(default_factory=lambda: parts.reading(None))
     memory: dict[str, Any] = field(default_factory=lambda: parts.memory(None, None))
     power: dict[str, Any] = field(default_factory=lambda: parts.reading(None))
@@ -35,19 +37,25 @@ class GpuFacts:
 
 
 def gpus_state(
-    gpus: Iterable[GpuFacts], host: dict[str, Any], *, trouble: str | None = None
+    gpus: Iterable[GpuFacts],
+    host: dict[str, Any],
+    *,
+    trouble: str | None = None,
+    hosts: Iterable[dict[str, Any]] = (),
 ) -> State:
-    """Describe the devices of this machine.
+    """Describe the devices of this machine, and of other hosts.
 
     Args:
-        gpus: In nvidia-smi's order.
+        gpus: In nvidia-smi's order, this machine's first.
         host: `cpu`, a reading in percent, and `memory`.
         trouble: Why there are no GPUs, or no readings.
+        hosts: Other hosts: as `host`, with their `name`, `state`, `stale_s` and `trouble`.
     """
     return {
         **parts.frame("gpus"),
         "trouble": trouble,
         "host": host,
+        "hosts": list(hosts),
         "gpus": [_gpu(gpu) for gpu in gpus],
     }
 

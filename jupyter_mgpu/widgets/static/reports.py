@@ -78,10 +78,11 @@ def _engine(engine: State) -> Row:
 def _gpus(state: State) -> Report:
     gpus = state["gpus"]
     title = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
-    host = state["host"]
-    cpu = words.reading(host["cpu"], "%")
     notes = [state["trouble"]] if state["trouble"] else []
-    notes.append(f"Host: CPU {cpu}, memory {words.memory(host['memory'])}.")
+    for host in ({"name": "Host", **state["host"]}, *state["hosts"]):
+        trouble = f" {host['trouble']}" if host.get("trouble") else ""
+        cpu = words.reading(host["cpu"], "%")
+        notes.append(f"{host['name']}: CPU {cpu}, memory {words.memory(host['memory'])}.{trouble}")
     return Report(title, notes=notes, rows=[_gpu(gpu) for gpu in gpus])
 
 

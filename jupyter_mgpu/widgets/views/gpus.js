@@ -1,5 +1,5 @@
 // @ts-check
-/** The view of all GPUs of a machine: how busy, how full, whose. A GPU opens to its history. */
+/** The view of all GPUs of a machine and of other hosts: how busy, how full, whose. A GPU opens to its history. */
 
 import { gib, keyed, make, makeList, seriesClass, setAttribute, setShown, setText } from "./parts.js";
 import { makeMeter, makeSparkline, makeState, memoryMeter, percentMeter, spanWords, sparkSentence } from "./marks.js";
@@ -12,7 +12,7 @@ const GPUS_WORDS = {
   count: ["{n} GPU", "{n} GPUs"],
   used: "{n} in use",
   gpu_ok: "ok", gpu_busy: "busy", gpu_idle: "idle", gpu_lost: "lost", gpu_stale: "stale {span}",
-  busy: "GPU busy", gpuMemory: "memory", cpu: "CPU busy", hostMemory: "host memory", host: "This machine",
+  busy: "GPU busy", gpuMemory: "memory", cpu: "CPU busy", hostMemory: "host memory", host: "This machine", hostStale: "stale {span}",
   meterLabel: "{what} of {gpu}",
   power: "{n} W", powerOf: "{n} / {limit} W", temperature: "{n} °C",
   watts: "power",
@@ -37,11 +37,10 @@ function buildGpus({ root, t }) {
   const trouble = make("p", "mgpu-trouble");
   const list = makeList("mgpu-lanes");
   const hint = make("p", "mgpu-hint");
-  const hostName = make("span", "mgpu-lane-name", t("host"));
-  const [cpu, memory] = [makeMeter(), makeMeter()];
-  const host = make("div", "mgpu-host", hostName, cpu.node, memory.node);
-  root.append(make("div", "mgpu-head", make("strong", "mgpu-name", t("title")), state.node, facts), trouble, list, hint, host);
+  const hosts = make("div", "mgpu-hosts");
+  root.append(make("div", "mgpu-head", make("strong", "mgpu-name", t("title")), state.node, facts), trouble, list, hint, hosts);
   const rows = keyed(list, (gpu) => gpu.uuid || gpu.label, () => makeGpu(t));
+  const hostRows = keyed(hosts, (host) => host.name ?? "", () => makeHost(t));
   return {
     /** @param {any} now */
     draw(now) {
@@ -56,8 +55,7 @@ function buildGpus({ root, t }) {
       rows.update(gpus);
       root.parentElement?.classList.toggle("mgpu-many", gpus.length > 8);
       setText(hint, gpus.length ? t("meaning") : t(now.trouble ? "troubleHint" : "none"));
-      cpu.update(percentMeter(t, t("cpu"), t("cpu"), now.host.cpu));
-      memory.update(memoryMeter(t, t("hostMemory"), t("hostMemory"), now.host.memory));
+      hostRows.update([now.host, ...(now.hosts ?? [])]);
     },
     /** @param {any} before @param {any} now */
     news(before, now) {
@@ -71,6 +69,25 @@ function buildGpus({ root, t }) {
       return words;
     },
     destroy: () => rows.destroy(),
+  };
+}
+
+/** CPU and memory of a host; of this machine where it has no name. @param {import("./parts.js").Translate} t */
+function makeHost(t) {
+  const name = make("span", "mgpu-lane-name");
+  const trouble = make("span", "mgpu-facts");
+  const [cpu, memory] = [makeMeter(), makeMeter()];
+  return {
+    node: make("div", "mgpu-host", name, cpu.node, memory.node, trouble),
+    /** @param {any} host */
+    update(host) {
+      const label = (/** @type {string} */ what) => (host.name ? t("meterLabel", { what, gpu: host.name }) : what);
+      setText(name, host.name ?? t("host"));
+      cpu.update(percentMeter(t, t("cpu"), label(t("cpu")), host.cpu));
+      memory.update(memoryMeter(t, t("hostMemory"), label(t("hostMemory")), host.memory));
+      const age = host.state === "stale" ? t("hostStale", { span: spanWords(t, host.stale_s ?? 0) }) : "";
+      setText(trouble, [age, host.trouble].filter(Boolean).join(": "));
+    },
   };
 }
 
@@ -168,7 +185,7 @@ function makeHistory(t) {
         .filter(([, reading]) => reading.reason)
         .map(([what, reading]) => t("why", { what: t(what), reason: reading.reason }));
       setText(facts, [
-        gpu.state === "lost" && t("lostHint"), temperatureText(t, gpu.temperature), powerText(t, gpu.power, gpu.power_limit),
+        gpu.why ?? (gpu.state === "lost" && t("lostHint")), temperatureText(t, gpu.temperature), powerText(t, gpu.power, gpu.power_limit),
         t("uuid", { uuid: gpu.uuid }), ...holders, ...reasons,
       ].filter(Boolean).join(" · "));
       pair[0].update(historyChart(t, gpu, "busyChart", gpu.utilization_history, [0, 100], "percent"));
