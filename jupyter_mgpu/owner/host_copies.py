@@ -27,15 +27,18 @@ class HostCopy:
     Attributes:
         memory: What is in it; None when it is not needed here any more.
         description: How engines of that host find it, once it is there.
+        took_s: How long it took to bring it there.
     """
 
     number: int
     host: str
     block: "weakref.ref[Block]"
     memory: memoryview | None
+    begun_s: float
     holder: str = ""
     start: int = 0  # of the next piece
     description: Header | None = None
+    took_s: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -101,7 +104,7 @@ class HostCopies:
         copy = copies.get(host)
         if copy is None:
             number = next(self._numbers)
-            copy = HostCopy(number, host, weakref.ref(block), memory)
+            copy = HostCopy(number, host, weakref.ref(block), memory, self._loop.time())
             copies[host] = self._copies[number] = copy
             weakref.finalize(block, self._on_block_gone, number).atexit = False
             self._start(copy)
@@ -157,6 +160,7 @@ class HostCopies:
         copy.description = answer.get("block")
         if copy.description is not None or "why" in answer:
             copy.memory = None
+            copy.took_s = self._loop.time() - copy.begun_s
             if "why" in answer:
                 self._on_trouble(one.engine, answer["why"])
             self._on_over()

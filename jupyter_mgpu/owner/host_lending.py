@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.host_copies import HostCopies, HostCopy
+from jupyter_mgpu.owner.recent_frames import RecentFrames
 from jupyter_mgpu.shared_memory import Block, Lender, block_of, memory_of
 from jupyter_mgpu.wire import Frame, Header
 
@@ -59,6 +60,7 @@ class HostLending:
         self._lender = Lender()
         self._copies = HostCopies(tell, self._send_waiting, self._on_trouble, loop)
         self.heard = self._copies.heard
+        self._recent = RecentFrames(loop)
         self._waiting: list[_Message] = []
         self._refusals: Counter[str] = Counter()
         self._told: set[str] = set()
@@ -114,6 +116,12 @@ class HostLending:
 
     def _deliver(self, message: _Message) -> None:
         described = {block: copy.description for block, copy in message.copies.items()}
+        views = Counter(map(block_of, message.frames))
+        for frame in message.frames:
+            copy = message.copies.get(block_of(frame))
+            # Those that share a block were made for this message only: no other will have them.
+            if copy is not None and copy.description and views[block_of(frame)] == 1:
+                self._recent.keep(frame, copy.took_s)
         header, left = self._lender.lend(
             message.peer, message.header, message.frames, described.get
         )
@@ -163,5 +171,6 @@ class HostLending:
     def close(self) -> None:
         """Take everything back."""
         self._waiting.clear()
+        self._recent.close()
         self._lender.close()
         self._copies.close()
