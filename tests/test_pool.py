@@ -484,11 +484,6 @@ def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) 
     assert "ended because nothing used it" in said
 
 
-def test_what_is_not_built_is_refused_in_one_line() -> None:
-    with pytest.raises(SelectionError, match="is not built yet"):
-        parpool(1, cluster="slurm")
-
-
 def test_sizes_that_make_no_sense_are_refused() -> None:
     for size in (0, -1, (3, 2), "two", True):
         with pytest.raises(SelectionError):

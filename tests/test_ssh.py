@@ -302,10 +302,20 @@ def test_a_python_without_the_package_or_of_another_version_is_refused(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
 
-    with pytest.raises(PoolStartError, match="does not have the package jupyter_mgpu"):
-        mgpu.parpool(
-            cluster=describe(ssh_hosts, one_engine(ssh_hosts.a, python=str(bare))), name="wrong"
-        )
+    other = tmp_path / "other"
+    (tmp_path / "jupyter_mgpu-9.9.dist-info").mkdir()
+    metadata = tmp_path / "jupyter_mgpu-9.9.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: jupyter_mgpu\nVersion: 9.9\n")
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+
+    for python, words in (
+        (bare, "does not have the package jupyter_mgpu"),
+        (other, "jupyter_mgpu is .* here and 9.9 on hosta"),
+    ):
+        wrong = describe(ssh_hosts, one_engine(ssh_hosts.a, python=str(python)))
+        with pytest.raises(PoolStartError, match=words):
+            mgpu.parpool(cluster=wrong, name="wrong")
 
 
 def test_everything_goes_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:

@@ -12,7 +12,7 @@ BEAT_S = 1.0
 MISSED_BEATS = 8
 """So many ticks of the owner without a word, and an engine counts as lost."""
 
-PONG_S = 4.0
+PONG_S = 3.0
 """So long without an answer, and the guard's connection counts as cut."""
 AWAY_S = 5.0
 """So long without a connection, and the owner counts as gone: the engine is ended."""

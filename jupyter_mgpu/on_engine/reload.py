@@ -15,6 +15,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 
 _original: dict[str, str | None] = {}
 _applied = ""
+_first_path: list[str] = []
 
 
 def apply_follow(state: dict[str, Any]) -> list[str]:
@@ -52,9 +53,11 @@ def _set(name: str, value: str | None) -> None:
 
 
 def _apply_path(path: list[str], start: list[str]) -> None:
-    # What this engine's own start put on its path stays, after the kernel's entries.
+    # What this engine's own start put on its path stays, after the kernel's entries. On another
+    # host the libraries that the kernel began with may be others: they come from there.
+    _first_path.extend([] if _first_path else sys.path)
     own = [entry for entry in sys.path if entry not in path and entry not in start]
-    wanted = [*path, *own]
+    wanted = [*(entry for entry in path if entry not in start or entry in _first_path), *own]
     if sys.path != wanted:
         sys.path[:] = wanted
         importlib.invalidate_caches()

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,9 @@ def _python(module: str, *flags: str) -> list[str]:
 
 def _own_path() -> list[str]:
     """Return what the notebook has on its path beside its Python's own libraries."""
-    homes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    return [entry for entry in sys.path if not entry.startswith(homes)]
+    paths = sysconfig.get_paths()
+    own = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return [entry for entry in sys.path if not entry.startswith(own)]
 
 
 def _is_alive(pid: int) -> bool:

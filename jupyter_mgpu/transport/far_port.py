@@ -19,6 +19,7 @@ from jupyter_mgpu.wire import Frame, Header, decode, encode
 Listener = Callable[[list["zmq.Frame"]], None]
 
 GUARD = "guard:"
+KEEPALIVE_S = 30
 
 
 class FarPort:
@@ -51,6 +52,8 @@ class FarPort:
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._router.sndhwm = self._router.rcvhwm = 0
         self._router.linger = 0
+        # A host that is gone never closes its connections.
+        self._router.tcp_keepalive, self._router.tcp_keepalive_idle = 1, KEEPALIVE_S
         self._router.bind(f"tcp://{address}:*")
         self.url = str(self._router.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
         loop.add_reader(self._router.fileno(), self._receive)

@@ -146,8 +146,8 @@ class FarProcess:
             if self._missed > lifeline.MISSED_BEATS:
                 silent_s = lifeline.MISSED_BEATS * lifeline.BEAT_S
                 self.lost = (
-                    f"has not been heard of for {silent_s:g} s: {self.host} is down, or the "
-                    "network to it is cut"
+                    f"was lost: {self.host} has not been heard of for {silent_s:g} s (it is down, "
+                    "or the network to it is cut; when it answers again it gets a new engine)"
                 )
                 self._explain_and_end()
 

@@ -26,6 +26,11 @@ END_S = 2.0
 CONNECTION_LOST = 255
 """What ssh itself exits with; else it is the command's exit code."""
 _LAST_LINES = 5
+# No questions, no terminal, and no command that ssh_config may have for people.
+_QUIET = (
+    *("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
+    *("-o", "RemoteCommand=none", "-T"),
+)
 _PAUSE_S = 0.01
 
 # The signal comes when the thread ends that started it, so that thread lives as long.
@@ -74,8 +79,8 @@ class SshConnection:
         """The arguments that let an ssh command use this connection, without the target."""
         return [
             *self.target.arguments,
-            *("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
-            *("-o", "ControlMaster=no", "-o", f"ControlPath={self._socket}", "-T"),
+            *_QUIET,
+            *("-o", "ControlMaster=no", "-o", f"ControlPath={self._socket}"),
         ]
 
     def connect(self) -> None:
@@ -98,9 +103,9 @@ class SshConnection:
             )
         command = [
             *("ssh", *self.target.arguments),
-            *("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
+            *_QUIET,
             *("-o", "ControlMaster=yes", "-o", f"ControlPath={self._socket}"),
-            *("-o", "ControlPersist=no", "-o", "ForkAfterAuthentication=no", "-N", "-T"),
+            *("-o", "ControlPersist=no", "-o", "ForkAfterAuthentication=no", "-N"),
             *("-o", f"ServerAliveInterval={ALIVE_S}", "-o", f"ServerAliveCountMax={MISSED_ALIVE}"),
             self.target.target,
         ]
