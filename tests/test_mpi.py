@@ -50,7 +50,10 @@ def test_ranks_are_those_of_mpi_and_meet_in_collectives(pool: Pool) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("pool")
-def test_engines_may_use_all_cores() -> None:
+def test_engines_may_use_all_cores_and_divide_them() -> None:
+    cores = len(os.sched_getaffinity(0))
+
+    assert list(mgpu.spmd(lambda: os.environ["OMP_NUM_THREADS"])) == [str(max(1, cores // 2))] * 2
     assert (
         list(mgpu.spmd(lambda: sorted(os.sched_getaffinity(0))))
         == [sorted(os.sched_getaffinity(0))] * 2

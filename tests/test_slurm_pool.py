@@ -19,8 +19,11 @@ from slurm import slurm, two_nodes  # noqa: F401 - fixtures
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import ClusterDescription, SlurmOptions
+from jupyter_mgpu.cuda import Answer
 from jupyter_mgpu.errors import EngineDiedError, PoolStartError, SelectionError
+from jupyter_mgpu.opening import scheduled_plan
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.transport import slurm_queue
 from notebooks import Notebook, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -297,6 +300,24 @@ def test_tasks_that_see_the_same_gpus_take_one_each(with_gpus: ClusterDescriptio
             "GPU 0 (NVIDIA H200)",
             "GPU 1 (NVIDIA H200)",
         ]
+
+
+def test_a_gpu_that_an_engine_has_left_may_go_to_another_rank() -> None:
+    taken: dict[str, int] = {}
+    first, second = (scheduled_plan._judge_of(rank, 1, taken) for rank in (0, 1))
+
+    assert first(Answer(("a",), labels=["GPU 0"])) == (True, None)
+    assert second(Answer(("a",), labels=["GPU 0"]))[1].startswith("GPU 0 was given to rank 1")
+    assert first(Answer(("b",), labels=["GPU 1"])) == (True, None)  # it was replaced
+    assert second(Answer(("a",), labels=["GPU 0"])) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5:00", 300), ("1:02:03", 3723), ("1-02:03:04", 93784), ("UNLIMITED", None), ("", None)],
+)
+def test_times_of_slurm_are_read(text: str, expected: float | None) -> None:
+    assert slurm_queue.seconds(text) == expected
 
 
 ALLOCATED = """

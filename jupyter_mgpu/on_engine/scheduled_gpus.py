@@ -1,9 +1,10 @@
-"""The GPUs of an engine that a scheduler has placed: its own part of them, and what CUDA says.
+"""What an engine has of its host that a scheduler has placed: its GPUs, and what CUDA says; cores.
 
 A scheduler may show each task its own GPUs, all tasks of a host the same ones, or set no mask.
 """
 
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from jupyter_mgpu.clusters.probe import list_gpus
 NUMBER_VARIABLE = "MGPU_NUM_GPUS"
 """How many GPUs an engine is to have; not set where the pool itself has chosen them."""
 MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE")
+_FIRST_NUMBER = re.compile(r"\d+")  # of such as "2(x3),1"
 
 
 def num_gpus(environment: Mapping[str, str] = os.environ) -> int:
@@ -34,6 +37,15 @@ def take_own(environment: MutableMapping[str, str] = os.environ) -> None:
         environment[MASK_VARIABLE] = ",".join(map(str, range(first, first + number)))
     elif len(shown) > number:
         environment[MASK_VARIABLE] = ",".join(shown[first : first + number])
+
+
+def take_cores(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let this engine use as many threads as it has cores, where others run on the host as well."""
+    if NUMBER_VARIABLE not in environment or "OMP_NUM_THREADS" in environment:
+        return
+    tasks = next((environment[name] for name in _TASKS if name in environment), "1")
+    own = len(os.sched_getaffinity(0)) // int(_FIRST_NUMBER.match(tasks)[0])  # type: ignore[index]
+    environment["OMP_NUM_THREADS"] = environment.get("SLURM_CPUS_PER_TASK") or str(max(1, own))
 
 
 def find_out(environment: Mapping[str, str]) -> cuda.Answer:

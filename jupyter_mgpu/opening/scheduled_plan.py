@@ -154,7 +154,9 @@ def _judge_of(rank: int, num_gpus: int, taken: dict[str, int]) -> Judge:
                 f"CUDA shows it: {shown}. Ask for GPUs per task, as in {_TEMPLATE_LINE}, or set "
                 'gpus = "none" for CPU engines.'
             )
-        others = {taken.setdefault(uuid, rank) for uuid in answer.uuids} - {rank}
+        for gpu in [gpu for gpu, holder in taken.items() if holder == rank]:
+            del taken[gpu]  # of the engine before
+        others = {taken.setdefault(gpu, rank) for gpu in answer.uuids} - {rank}
         if others:
             return False, (
                 f"{shown} was given to rank {rank} and to rank {others.pop()}. Ask for GPUs per "

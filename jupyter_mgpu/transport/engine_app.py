@@ -19,6 +19,7 @@ from jupyter_mgpu.on_engine import (
 if __name__ == "__main__":  # before any thread and any heavy import
     orders.unfold()
     scheduled_gpus.take_own()
+    scheduled_gpus.take_cores()
     if lifeline.URL_VARIABLE in os.environ:
         importlib.import_module("jupyter_mgpu.on_engine.far_guard").install()
     else:

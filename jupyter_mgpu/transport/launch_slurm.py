@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from jupyter_mgpu.clusters import ClusterDescription, SlurmOptions
@@ -67,6 +68,7 @@ class SlurmLauncher(SetLauncher):
         self._say = say
         self._name = f"mgpu-{secrets.token_hex(4)}"
         self._canceller: subprocess.Popen[bytes] | None = None
+        self._submitting: Future[str] | None = None
         self._jobs: list[SlurmJob] = []
 
     async def launch(self, orders: Sequence[Order]) -> SlurmJob:  # noqa: D102 - as in the base
@@ -85,9 +87,9 @@ class SlurmLauncher(SetLauncher):
         return job
 
     async def _submit(self, orders: Sequence[Order]) -> SlurmJob:
-        submitting = call_in_thread(lambda: self._run_sbatch(orders), "mgpu-sbatch")
+        self._submitting = call_in_thread(lambda: self._run_sbatch(orders), "mgpu-sbatch")
         try:
-            job_id = await asyncio.wrap_future(submitting)
+            job_id = await asyncio.wrap_future(self._submitting)
         except Exception as error:
             raise PoolStartError(
                 f"Slurm takes no job of {len(orders)} engines: {error}. What is asked for stands "
@@ -135,6 +137,8 @@ class SlurmLauncher(SetLauncher):
         if self._canceller is None:
             return
         canceller, self._canceller = self._canceller, None
+        if self._submitting is not None:  # what comes into the queue later would stay there
+            await asyncio.wait([asyncio.wrap_future(self._submitting)], timeout=CLOSE_S)
         if canceller.stdin is not None:
             canceller.stdin.close()
         deadline_s = time.monotonic() + CLOSE_S

@@ -207,8 +207,8 @@ class Step:
         """Say why the allocation has ended, if it has."""
         if self._starter.job_id is None:
             return None
-        end = await slurm_queue.explain(self._starter.job_id)
-        return None if end is None else f"has ended: the allocation {self._starter.job_id} {end}"
+        job = await slurm_queue.ended_job(self._starter.job_id)
+        return None if job is None else f"has ended: Slurm's job {self._starter.job_id} {job.end}"
 
     async def wait(self, orders: Sequence[Order], timeout_s: float) -> None:
         """Wait until its engines have begun.

@@ -32,7 +32,7 @@ class SlurmJob:
 
     Attributes:
         clock: Knows how long it may run.
-        over: How Slurm has ended it, as a sentence without its full stop; None if it has not.
+        over: Why no other job may take its place, as a clause; None if one may.
     """
 
     def __init__(self, job_id: str, size: int, log: Path) -> None:
@@ -49,20 +49,17 @@ class SlurmJob:
 
     def cancel(self) -> None:
         """Have Slurm end the job; nobody waits for that."""
-        subprocess.Popen(
-            ["scancel", "--quiet", self._id],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = ["scancel", "--quiet", self._id]
+        call_in_thread(lambda: subprocess.run(command, check=False), "mgpu-scancel")
 
     async def explain(self) -> str | None:
-        """Say how the job has ended, as a clause; None if it runs."""
-        end = await slurm_queue.explain(self._id)
-        if end is None:
+        """Say how Slurm has ended the job, as a clause; None if it has not."""
+        job = await slurm_queue.ended_job(self._id)
+        if job is None:
             return None
-        self.over = f"Slurm's job {self._id} {end}"
-        return f"has ended: {self.over}"
+        end = f"Slurm's job {self._id} {job.end}"
+        self.over = end if job.is_unwanted else None
+        return f"has ended: {end}"
 
     async def wait(
         self, orders: Sequence[Order], timeout_s: float, say: Callable[[str], None]

@@ -26,6 +26,9 @@ _ENDS = {
     "TIMEOUT": "ran out of its time limit",
 }
 
+_BY_ITSELF = ("COMPLETED", "FAILED")
+_FOR_GOOD = ("CANCELLED", "COMPLETING", "DEADLINE", "PREEMPTED", "REVOKED", "TIMEOUT")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -51,6 +54,11 @@ class Job:
     def is_over(self) -> bool:
         """Whether it has ended, or is being ended."""
         return self.state in _ENDS
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether it was ended so that another job would undo what somebody wanted."""
+        return self.state in _FOR_GOOD
 
     @property
     def why(self) -> str:
@@ -142,21 +150,20 @@ def num_ahead(job_id: str, job: Job) -> int:
     return ahead
 
 
-async def explain(job_id: str) -> str | None:
-    """Say how a job has ended, as a clause; None if it runs, or nobody knows."""
-    ending = call_in_thread(lambda: _how_it_ended(job_id), "mgpu-squeue")
-    return await asyncio.wrap_future(ending)
+async def ended_job(job_id: str) -> Job | None:
+    """Return a job that Slurm has ended; None if it runs, ended by itself, or nobody knows."""
+    return await asyncio.wrap_future(call_in_thread(lambda: _ended_job(job_id), "mgpu-squeue"))
 
 
-def _how_it_ended(job_id: str) -> str | None:
+def _ended_job(job_id: str) -> Job | None:
     """Ask until the cause is told, which a job that is being ended does at its very end only."""
     deadline_s = time.monotonic() + EXPLAIN_S
     while True:
         job = read_job(job_id)
-        if job is None or not job.is_over:
+        if job is None or not job.is_over or job.state in _BY_ITSELF:
             return None
         if job.state != "COMPLETING" or time.monotonic() > deadline_s:
-            return job.end
+            return job
         time.sleep(0.1)
 
 
