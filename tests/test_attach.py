@@ -252,7 +252,7 @@ def test_a_cell_runs_to_its_end_without_its_kernel(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("make", "use", "error", "words"),
     [
-        ("mgpu.Constant([1, 2])", "lambda: len(shared.value())", "MgpuError", "This Constant was"),
+        ("mgpu.Constant([1, 2])", "lambda: len(shared.value)", "MgpuError", "This Constant was"),
         ("mgpu.DataQueue()", "lambda: shared.put(1)", "PoolClosedError", "kernel that has ended"),
         ("mgpu.DataQueue()", "lambda: shared.get()", "PoolClosedError", "kernel that has ended"),
     ],

@@ -7,9 +7,7 @@ from typing import Any
 
 from jupyter_mgpu.engines import TaskState
 from jupyter_mgpu.futures import TaskFuture
-
-DIARY_CHARS = 4000
-MAX_METRICS = 400
+from jupyter_mgpu.owner.journal import DIARY_CHARS, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ def ended_task(future: TaskFuture) -> EndedTask:
         future.started,
         future.finished or datetime.now(UTC),
         future.progress,
-        _spread(future.metrics),
+        spread(future.metrics),
         future.last_metrics,
         future.diary[-DIARY_CHARS:],
         first_line(future.exception()) if state is TaskState.FAILED else None,
@@ -68,7 +66,7 @@ def told_task(record: Mapping[str, Any]) -> EndedTask:
         datetime.fromisoformat(begun) if begun else None,
         datetime.fromisoformat(record["finished"]),
         record["progress"],
-        _spread(record["metrics"]),
+        spread(record["metrics"]),
         record["last_metrics"],
         record["diary"],
         f"{failure['ename']}: {failure['evalue']}" if failure else record["message"],
@@ -81,8 +79,3 @@ def first_line(error: BaseException | None) -> str | None:
         return None
     text = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _spread(metrics: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    every = len(metrics) // MAX_METRICS + 1
-    return [*metrics[:-1:every], *metrics[-1:]]

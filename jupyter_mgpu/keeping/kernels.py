@@ -8,9 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from jupyter_mgpu.errors import AttachError
-from jupyter_mgpu.exchange.channel import ORPHANED
 from jupyter_mgpu.keeping import snapshot
 from jupyter_mgpu.keeping.connection import Connection
+from jupyter_mgpu.keeping.engine_requests import EngineRequests
 from jupyter_mgpu.keeping.messages import describe_error, describe_status, make_task
 from jupyter_mgpu.owner.owner_loop import OwnerLoop
 from jupyter_mgpu.owner.queue import Task
@@ -31,7 +31,7 @@ class Kernels:
         request: What was asked for when the pool was started.
 
     Attributes:
-        core: The pool's owner, set before `serve` and before it tells its first event.
+        core: The pool's owner, from `own` on.
         session: How many kernels were attached so far.
     """
 
@@ -39,6 +39,7 @@ class Kernels:
         self.session = 0
         self._request = dict(request)
         self.core: OwnerLoop
+        self._requests: EngineRequests
         self._is_ready = False
         # Waits for the pool's start, or for the end of its own earlier connection.
         self._next: tuple[Connection, Header] | None = None
@@ -46,12 +47,14 @@ class Kernels:
         self._kernel: Mapping[str, Any] = {}
         self._pidfd = -1  # the kernel's
         self._server: asyncio.AbstractServer | None = None
-        self._asked: dict[tuple[str, int], Header] = {}  # by engines, without an answer so far
         self._last_task: str | None = None  # the pool ends with it
-        self._missing: set[str] = set()  # cells that wait for parts of names
-        self._sessions: dict[int, int] = {}  # of what each rank ran last
 
     # --- life --------------------------------------------------------------------------
+
+    def own(self, core: OwnerLoop) -> None:
+        """Take the pool's owner, before it tells its first event."""
+        self.core = core
+        self._requests = EngineRequests(core)
 
     async def serve(self) -> None:
         """Let kernels attach, now that the pool is ready."""
@@ -154,10 +157,7 @@ class Kernels:
             return
         pid = self._kernel["pid"]
         self.core.store.remove_files(store_name(pid))
-        for header in list(self._asked.values()):
-            self._answer_alone(header)
-        for task_id in self._missing.copy():
-            self.core.scheduler.cancel(task_id)
+        self._requests.kernel_left()
         for task in list(self.core.scheduler.tasks.values()):
             if needs_kernel(task):
                 self.core.scheduler.cancel(task.id)
@@ -177,48 +177,11 @@ class Kernels:
 
     def on_event(self, header: Header, frames: list[Frame]) -> None:
         """Take an event of the owner."""
-        operation = header["op"]
-        if operation == "started":
-            task = self.core.scheduler.tasks.get(header["task"])
-            if task is not None:
-                self._sessions[header["rank"]] = task.info["session"]
-        elif operation == "missing":
-            self._missing.add(header["task"])
-        elif operation == "ended":
-            self._missing.discard(header["task"])
-            if header["task"] == self._last_task:
-                self.core.loop.call_soon(self.core.stop, "its task has ended")
-        elif operation == "engine_died":
-            rank = str(header["rank"])
-            for key in [key for key in self._asked if key[0].partition(".")[0] == rank]:
-                del self._asked[key]
-        elif operation == "request" and not self._is_for_kernel(header):
-            self._answer_alone(header)
-            return
-        if self._current is not None:
+        if header["op"] == "ended" and header["task"] == self._last_task:
+            self.core.loop.call_soon(self.core.stop, "its task has ended")
+        session = None if self._current is None else self.session - 1
+        if self._requests.take(header, session) and self._current is not None:
             self._current.send({"op": "event", "event": header}, frames)
-        elif operation == "missing":
-            self.core.scheduler.cancel(header["task"])
-
-    def _is_for_kernel(self, header: Header) -> bool:
-        """Tell whether the kernel that is attached can answer an engine; note that it should."""
-        key = header["engine"], header["id"]
-        if header.get("do") == "abandon":
-            self._asked.pop(key, None)
-        rank = int(header["engine"].partition(".")[0])
-        is_own = self._sessions.get(rank, self.session - 1) == self.session - 1
-        if self._current is None or not is_own:
-            return False
-        if header.get("do") not in ("taken", "abandon", "expire"):
-            self._asked[key] = header
-        return True
-
-    def _answer_alone(self, header: Header) -> None:
-        """Tell an engine that the kernel which had the answer is gone."""
-        self._asked.pop((header["engine"], header["id"]), None)
-        if header.get("do") not in ("taken", "abandon"):
-            answer = {"op": "answer", "id": header["id"], "status": ORPHANED}
-            self.core.answer(header["engine"], answer, ())
 
     # --- requests ----------------------------------------------------------------------
 
@@ -275,7 +238,7 @@ class Kernels:
         self.core.submit(made)
 
     def _resend(self, frames: list[Frame], task: str, rank: int) -> None:
-        self._missing.discard(task)
+        self._requests.resent(task)
         self.core.scheduler.resend(task, rank, frames)
 
     def _rpc(self, _: list[Frame], rank: int, name: str, args: dict[str, Any]) -> Awaitable[Any]:
@@ -292,7 +255,7 @@ class Kernels:
             self.core.post(engine, header, ())
 
     def _answer(self, frames: list[Frame], engine: str, header: Header) -> None:
-        self._asked.pop((engine, header["id"]), None)
+        self._requests.answered(engine, header["id"])
         self.core.answer(engine, header, frames)
 
 

@@ -80,7 +80,7 @@ class Keeper:
 
     async def _keep(self, choice: Choice, hearing: "asyncio.Future[None]") -> None:
         core = OwnerLoop(self._plan(choice), self._kernels.on_event, outlives=True)
-        self._kernels.core = core
+        self._kernels.own(core)
         serving = asyncio.ensure_future(core.serve())
         self._loop.add_signal_handler(signal.SIGTERM, core.stop, "its keeper was terminated")
         ready = asyncio.wrap_future(core.ready)

@@ -15,7 +15,7 @@ from jupyter_mgpu.control import FoundPool, find_pools, named
 from jupyter_mgpu.errors import AttachError
 from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
-from jupyter_mgpu.keeping.kept_owner import LOG
+from jupyter_mgpu.keeping.keeper_link import LOG
 from jupyter_mgpu.keeping.kernels import SOCKET
 from jupyter_mgpu.opening.keeper import ORDER, describe_kernel, make_request
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
@@ -135,7 +135,7 @@ def _attached(owner: KeptOwner, *, in_background: bool = False) -> Pool:
         first_number=session * _NUMBERS_PER_KERNEL + 1,
     )
     notebook.watch_cells(pools.on_cell)
-    pool.restore(facts["tasks"], facts["ended"])
+    pool.restore(facts.pop("tasks"), facts.pop("ended"))
     pool.start()
     pools.register(pool, in_background=in_background)
     return pool

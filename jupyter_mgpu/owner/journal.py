@@ -11,7 +11,7 @@ import re
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,7 @@ WHOLE_TASKS = 200
 
 MOST_WORDS = 500
 DIARY_CHARS = 4000
+MAX_METRICS = 400
 _KEPT = "kept-"  # in the names of files: quick to find among many
 
 _TOLD = [
@@ -180,7 +181,8 @@ class Journal:
         self._append(json.dumps(record, default=str).encode(), frames, sum(record["frames"]))
 
     def _remember(self, record: dict[str, Any]) -> None:
-        self.ended_whole.append({**record, "diary": record["diary"][-DIARY_CHARS:]})
+        short = {"diary": record["diary"][-DIARY_CHARS:], "metrics": spread(record["metrics"])}
+        self.ended_whole.append({**record, **short})
         self.recent.appendleft(told(record))
 
     def describe(self, task: Task) -> dict[str, Any]:
@@ -264,6 +266,12 @@ class Journal:
         self.close()
         if self._spool is not None:
             self._spool.close()
+
+
+def spread(metrics: Sequence[Any]) -> list[Any]:
+    """Choose some of many reports, over all of them, and the last one."""
+    every = len(metrics) // MAX_METRICS + 1
+    return [*metrics[:-1:every], *metrics[-1:]]
 
 
 def told(record: dict[str, Any]) -> dict[str, Any]:

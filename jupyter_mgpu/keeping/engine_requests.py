@@ -1,0 +1,91 @@
+"""What engines ask of the kernel that submitted their task, and who answers when it is gone."""
+
+from jupyter_mgpu.exchange.channel import ORPHANED
+from jupyter_mgpu.owner.owner_loop import OwnerLoop
+from jupyter_mgpu.wire import Header
+
+_NO_ANSWER = ("taken", "abandon")
+"""Requests that only tell something."""
+
+
+class EngineRequests:
+    """Follows the requests for values and queue items, and for parts of names that are missing.
+
+    A request that nobody can answer any more is answered here, so that no task hangs.
+
+    Args:
+        core: The pool's owner.
+    """
+
+    def __init__(self, core: OwnerLoop) -> None:
+        self._core = core
+        self._asked: dict[tuple[str, int], Header] = {}  # without an answer so far
+        self._missing: set[str] = set()  # cells that wait for parts of names
+        self._sessions: dict[int, int] = {}  # of what each rank ran last
+
+    def take(self, header: Header, session: int | None) -> bool:
+        """Take an event of the owner.
+
+        Args:
+            header: The event's.
+            session: That of the kernel which is attached, None without one.
+
+        Returns:
+            Whether that kernel should get it.
+        """
+        operation = header["op"]
+        if operation == "request":
+            return self._is_for(session, header) or self._answer_alone(header)
+        if operation == "started":
+            task = self._core.scheduler.tasks.get(header["task"])
+            if task is not None:
+                self._sessions[header["rank"]] = task.info["session"]
+        elif operation == "missing" and session is None:
+            self._core.scheduler.cancel(header["task"])
+        elif operation == "missing":
+            self._missing.add(header["task"])
+        elif operation == "ended":
+            self._missing.discard(header["task"])
+        elif operation == "engine_died":
+            rank = header["rank"]
+            for key in [key for key in self._asked if _rank_of(key[0]) == rank]:
+                del self._asked[key]
+        return True
+
+    def _is_for(self, session: int | None, header: Header) -> bool:
+        """Tell whether a kernel can answer an engine, and note that it should."""
+        if session is None or self._sessions.get(_rank_of(header["engine"]), session) != session:
+            return False
+        key = header["engine"], header["id"]
+        if header.get("do") in _NO_ANSWER:
+            self._asked.pop(key, None)
+        elif header.get("do") != "expire":  # that hurries the answer to an earlier one
+            self._asked[key] = header
+        return True
+
+    def answered(self, engine: str, number: int) -> None:
+        """Take note of the kernel's answer."""
+        self._asked.pop((engine, number), None)
+
+    def resent(self, task_id: str) -> None:
+        """Take note that a cell has got the parts that were missing."""
+        self._missing.discard(task_id)
+
+    def kernel_left(self) -> None:
+        """End what waits for the kernel."""
+        for header in list(self._asked.values()):
+            self._answer_alone(header)
+        for task_id in self._missing.copy():
+            self._core.scheduler.cancel(task_id)
+
+    def _answer_alone(self, header: Header) -> bool:
+        """Tell an engine that the kernel which had the answer is gone; False."""
+        self._asked.pop((header["engine"], header["id"]), None)
+        if header.get("do") not in _NO_ANSWER:
+            answer = {"op": "answer", "id": header["id"], "status": ORPHANED}
+            self._core.answer(header["engine"], answer, ())
+        return False
+
+
+def _rank_of(engine: str) -> int:
+    return int(engine.partition(".")[0])
