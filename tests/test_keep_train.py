@@ -1,7 +1,10 @@
 """A training on several ranks that outlives its kernel."""
 
+from pathlib import Path
+
 from kept_pools import ended_later, kernel, killed_kernel, record_of
 
+from jupyter_mgpu import control
 from notebooks import wait_until
 
 TRAIN = """
@@ -41,3 +44,5 @@ def test_a_training_on_a_kept_pool_is_that_of_another() -> None:
         nb.check("net, history = job.result()", 120)
         assert nb.value("isinstance(net, Small)")
         assert nb.value("history.environment").startswith("2 CPU engines")
+        mapped = Path(f"/proc/{control.named('night').kernel_pid}/maps").read_text()
+        assert "libtorch" not in mapped  # of the keeper, which runs no code of users
