@@ -7,6 +7,7 @@ from typing import Any
 from jupyter_mgpu.gpus import GpuRow, GpuTable, table
 from jupyter_mgpu.gpus.usage import GpuUser
 from jupyter_mgpu.monitor import (
+    FRESH_S,
     EngineProcess,
     GpuSample,
     GpuUse,
@@ -20,7 +21,6 @@ from jupyter_mgpu.pools import open_pools
 
 FIRST_ANSWER_S = 3.0
 """So long a host may take for its first reading: its sampler has to start."""
-FRESH_S = 1.5
 _LOOK_S = 0.02
 
 
@@ -68,6 +68,7 @@ def _row(gpu: GpuSample) -> GpuRow:
         uuid=gpu.uuid,
         name=gpu.name,
         state=state,
+        compute_capability=gpu.compute_capability,
         memory_used_bytes=gpu.memory_used_bytes,
         memory_total_bytes=gpu.memory_total_bytes,
         utilization_percent=gpu.utilization_percent,

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,14 @@ from gpu_stubs import GpuMachine, gpu, gpu_uuid
 from host_duo import Duo, until
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu.monitor import Snapshot
+from jupyter_mgpu.monitor import (
+    EngineSample,
+    GpuSample,
+    HostReading,
+    HostSample,
+    Snapshot,
+    with_hosts,
+)
 from jupyter_mgpu.monitor.reporter import REST_S
 from jupyter_mgpu.widgets.gpus_source import gpus_source
 from jupyter_mgpu.widgets.pool_source import pool_source
@@ -179,7 +187,7 @@ def test_the_table_has_the_other_hosts_gpus(duo: Duo) -> None:
         ("hostb", "GPU 1", "ok"),
     ]
     first = repr(table).splitlines()[1].split()
-    assert first[:4] == ["hostb", "0", "NVIDIA", "L40S"]
+    assert first[:5] == ["hostb", "0", "NVIDIA", "L40S", "9.0"]
     assert f"pool 'far' rank 1 (user {table[0].users[0].user}, pid {pid})" in repr(table)
     assert "<th>host</th>" in table._repr_html_()
     assert list(table.to_pandas().pids) == [(pid,), ()]
@@ -250,3 +258,63 @@ def test_equal_numbers_and_uuids_of_two_hosts_are_kept_apart(
     assert told["hosts"] == ["hostb"]
     lines = [line.split()[:3] for line in told["table"].splitlines()[1:3]]
     assert lines == [["this", "machine", "0"], ["hostb", "0", "NVIDIA"]]
+
+
+def told(**values: Any) -> dict[str, Any]:
+    """What a pool's owner tells of hostb."""
+    snapshot = Snapshot(
+        at=1.0,
+        host=HostSample(50.0, 2**30, 2**34),
+        gpus=(GpuSample("GPU 0", 0, "GPU-a", "NVIDIA H200", "ok", age_s=0.1),),
+        engines=(EngineSample(77, "one", 0, rss_bytes=5),),
+    )
+    reading = json.loads(json.dumps(snapshot.to_dict()))
+    known = {"name": "hostb", "reading": reading, "age_s": 0.5, "is_lost": False, "trouble": None}
+    return {**known, **values}
+
+
+def joined(*readings: dict[str, Any], after_s: float = 0.0) -> Snapshot:
+    own = Snapshot(1.0, HostSample(1.0, 1, 2))
+    parsed = [HostReading.from_dict(reading) for reading in readings]
+    return with_hosts(own, parsed, time.monotonic() + after_s)
+
+
+def test_two_pools_on_a_host_show_its_gpus_once_and_the_engines_of_both() -> None:
+    other = told(age_s=2.0)
+    other["reading"]["engines"][0] |= {"pid": 88, "pool": "two"}
+    other["reading"]["gpus"][0]["utilization_percent"] = 99  # the older of the two
+
+    snapshot = joined(told(), other)
+
+    assert [gpu.utilization_percent for gpu in snapshot.gpus] == [None]
+    assert [(e.pool, e.pid, e.host) for e in snapshot.engines] == [
+        ("one", 77, "hostb"),
+        ("two", 88, "hostb"),
+    ]
+    assert [host.name for host in snapshot.other_hosts] == ["hostb"]
+
+
+def test_no_unknown_of_a_host_is_a_number() -> None:
+    unread = joined(told(reading=None, age_s=None, trouble="No module named psutil"))
+    (host,) = unread.other_hosts
+    assert (host.state, host.cpu_percent, host.memory_used_bytes) == ("unread", None, None)
+    assert host.reasons["cpu_percent"] == "No module named psutil"
+    assert "CPU n/a" in repr(unread)
+
+    lost = joined(told(is_lost=True), after_s=10)
+    assert (lost.other_hosts[0].state, lost.gpus[0].state) == ("lost", "lost")
+    assert (lost.gpus[0].age_s, lost.engines[0].rss_bytes) == (10.6, None)
+
+
+def test_readings_of_other_versions_are_understood_or_said_to_differ() -> None:
+    newer = told()
+    newer["reading"]["gpus"][0]["fan_percent"] = 30
+    strange = told()
+    strange["reading"] = {"devices": []}
+
+    assert joined(newer).gpus[0].label == "GPU 0"
+    (host,) = joined(strange).other_hosts
+    assert (host.state, host.trouble) == (
+        "unread",
+        "hostb has another version of jupyter_mgpu, whose readings differ",
+    )

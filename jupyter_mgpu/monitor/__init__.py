@@ -13,7 +13,7 @@ from jupyter_mgpu.monitor.interval import (
     check_interval,
     clamp_interval,
 )
-from jupyter_mgpu.monitor.other_hosts import HostReading, with_hosts
+from jupyter_mgpu.monitor.other_hosts import FRESH_S, HostReading, with_hosts
 from jupyter_mgpu.monitor.records import (
     EngineProcess,
     EngineSample,
@@ -26,6 +26,7 @@ from jupyter_mgpu.monitor.watch import Watch, take_snapshot
 
 __all__ = [
     "DEFAULT_S",
+    "FRESH_S",
     "LONGEST_S",
     "SHORTEST_S",
     "EngineProcess",

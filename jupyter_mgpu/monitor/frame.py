@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jupyter_mgpu.monitor.gpu_reading import GpusRead
-from jupyter_mgpu.monitor.other_hosts import STALE_S, HostReading, with_hosts
+from jupyter_mgpu.monitor.other_hosts import FRESH_S, STALE_S, HostReading, with_hosts
 from jupyter_mgpu.monitor.records import EngineSample, GpuSample, HostSample
 from jupyter_mgpu.monitor.snapshot import Snapshot
 
@@ -50,12 +50,13 @@ def row_of(frame: Frame, before: Frame | None) -> dict[Hashable, float | None]:
         if engine.started is not None:
             for metric in ENGINE_METRICS:
                 row[engine.pid, engine.started, metric] = getattr(engine, metric)
-    newer = [one for one in frame.hosts if one.received_s is not None and one.received_s > before_s]
-    return row | _rows_of_hosts(newer, frame.now_s)
+    # They beat on their own, about once a second: one reading may count in two ticks.
+    told = [one for one in frame.hosts if one.received_s and frame.now_s - one.received_s < FRESH_S]
+    return row | _row_of_hosts(told, frame.now_s) if told else row
 
 
-def _rows_of_hosts(hosts: Iterable[HostReading], now_s: float) -> dict[Hashable, float | None]:
-    """Return the numbers that other hosts have told since the tick before."""
+def _row_of_hosts(hosts: Iterable[HostReading], now_s: float) -> dict[Hashable, float | None]:
+    """Return the numbers that other hosts have just told."""
     row: dict[Hashable, float | None] = {}
     found = with_hosts(Snapshot(0.0, HostSample()), hosts, now_s)
     for host in found.other_hosts:
@@ -92,7 +93,8 @@ def snapshot_of(frame: Frame | None, now_s: float) -> Snapshot:
     if frame is None:
         reasons = dict.fromkeys((*HOST_METRICS, "memory_total_bytes"), NOT_READ_YET)
         return Snapshot(datetime.now(UTC).timestamp(), HostSample(reasons=reasons))
-    return with_hosts(_own_snapshot(frame, now_s), frame.hosts, now_s)
+    own = _own_snapshot(frame, now_s)
+    return with_hosts(own, frame.hosts, now_s) if frame.hosts else own
 
 
 def _own_snapshot(frame: Frame, now_s: float) -> Snapshot:

@@ -113,6 +113,7 @@ def _sample(device: Device, reading: Reading, users: tuple[GpuUse, ...] | None) 
         temperature_celsius=reading.temperature_celsius,
         throttle=reading.throttle,
         users=users,
+        compute_capability=device.compute_capability,
     )
     if is_memory_shared(device, reading):
         sample = with_host_memory(sample, reading)

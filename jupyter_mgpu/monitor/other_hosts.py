@@ -15,6 +15,8 @@ from jupyter_mgpu.monitor.snapshot import Snapshot
 
 STALE_S = 3.0
 """Three readings were missed."""
+FRESH_S = 1.5
+"""A reading of this second, or of the one before with its delay."""
 _HOST_FIELDS = ("cpu_percent", "memory_used_bytes", "memory_total_bytes")
 _ENGINE_FIELDS = ("cpu_percent", "rss_bytes")
 
@@ -174,9 +176,10 @@ def _make_snapshot(told: Mapping[str, Any]) -> Snapshot:
 
 def _make_gpu(told: Mapping[str, Any]) -> GpuSample:
     gpu = _make(GpuSample, told)
-    throttle, users = told["throttle"], told["users"]
+    throttle, users, compute = told["throttle"], told["users"], told.get("compute_capability")
     return replace(
         gpu,
+        compute_capability=None if compute is None else tuple(compute),
         throttle=None if throttle is None else tuple(throttle),
         users=None if users is None else tuple(_make(GpuUse, use) for use in users),
     )

@@ -71,6 +71,7 @@ class GpuSample:
     users: tuple[GpuUse, ...] | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
     host: str | None = None
+    compute_capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,14 @@ class Sampler:
 
     def started(self, pid: int, host: str | None = None) -> float | None:
         """Return when an engine's process started, in epoch seconds; None if it is not watched."""
-        engine = self.snapshot().engine(pid, host)
-        return None if engine is None else engine.started
+        frame = self._frame
+        if frame is None:
+            return None
+        engines = list(frame.engines) if host is None else []
+        for reading in frame.hosts:
+            if reading.name == host and reading.snapshot is not None:
+                engines += reading.snapshot.engines
+        return next((engine.started for engine in engines if engine.pid == pid), None)
 
     def _run(self, readers: "_Readers") -> None:
         guarded = Guard("A sample could not be taken.")
