@@ -71,7 +71,10 @@ function withoutWidgets(context) {
     cell.getOutputs().forEach((output, place) => {
       const view = output.data?.[VIEW];
       if (!view) return;
-      const { [WIDGET]: widget, ...data } = kept.get(context).get(view.id) ?? output.data;
+      const bundle = kept.get(context).get(view.id);
+      const isNewer = bundle && bundle[VIEW].at > view.at;
+      if (!isNewer && !(WIDGET in output.data)) return;
+      const { [WIDGET]: widget, ...data } = isNewer ? bundle : output.data;
       cell.updateOutputs(place, place + 1, [{ ...output, data }], SILENTLY);
     });
   }
