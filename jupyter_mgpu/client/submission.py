@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
-from jupyter_mgpu import packing
+from jupyter_mgpu import exchange, packing
 from jupyter_mgpu.activity import Activity
 from jupyter_mgpu.client.listeners import Listener, Listeners
 from jupyter_mgpu.client.task_futures import TaskFutures
@@ -234,10 +234,13 @@ class Submission:
                     self._names[base] = max(self._names.get(base, 0), int(number))
 
     def _add_follow(self, task: Task) -> None:
-        """Let the engines follow the kernel's working folder, paths and environment."""
+        """Let the engines follow the kernel's working folder, paths, environment and modules."""
         state = self._follow.state()
         if state is not None:
             task.header["follow"] = state
+        stamps = exchange.modules.stamps(self._line)
+        if stamps:
+            task.header["modules"] = stamps
 
     def _send(self, task: Task, listen: Callable[[], None], undo: Callable[[str], None]) -> None:
         try:

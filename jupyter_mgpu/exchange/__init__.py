@@ -1,10 +1,10 @@
-"""What the engines of all pools of this kernel share through it: constants and queues.
+"""What the engines of all pools of this kernel share through it: constants, queues and modules.
 
 It sees packed objects only. An engine asks (`op: request`), the pool's inbox hands that in here, in
 the owner's thread, and the answer goes to the engine's control thread.
 """
 
-from jupyter_mgpu.exchange import published, queues
+from jupyter_mgpu.exchange import modules, published, queues
 from jupyter_mgpu.exchange.lines import Line, attach, open_lines, place
 from jupyter_mgpu.exchange.lines import remove as _remove
 from jupyter_mgpu.wire import Frame, Header
@@ -15,6 +15,7 @@ def detach(line: Line) -> None:
     _remove(line)
     published.forget_line(line)
     queues.forget_line(line)
+    modules.forget_line(line)
 
 
 def take(line: Line, header: Header, frames: list[Frame]) -> bool:
@@ -25,9 +26,21 @@ def take(line: Line, header: Header, frames: list[Frame]) -> bool:
         return False
     if header["to"] == "queue":
         queues.answer(line, header, frames)
+    elif header["to"] == "module" and "name" in header:
+        modules.answer(line, header)
     elif "key" in header:
         published.answer(line, header)
     return True
 
 
-__all__ = ["Line", "attach", "detach", "open_lines", "place", "published", "queues", "take"]
+__all__ = [
+    "Line",
+    "attach",
+    "detach",
+    "modules",
+    "open_lines",
+    "place",
+    "published",
+    "queues",
+    "take",
+]

@@ -20,6 +20,7 @@ from jupyter_mgpu.on_engine import (
     nested_joblib,
     process_group,
     resident,
+    sent_modules,
     spawning,
     streams,
     warning_filters,
@@ -101,6 +102,7 @@ class Engine:
         spawning.install()
         nested_joblib.install()
         jax_cluster.install()
+        sent_modules.install()
         self.output.install(self._shell)
         self._shell.user_ns.update(
             rank=self._rank, world_size=self._context.world_size, device=self._device

@@ -92,6 +92,10 @@ class Reloader:
         self._stamps: dict[str, tuple[types.ModuleType, str, tuple[int, int] | None]] = {}
         self._seen: tuple[int, str | None, str] | None = None
 
+    def watch(self, folder: Path) -> None:
+        """Reload modules under another folder as well."""
+        self._folders.add(f"{folder}{os.sep}")
+
     def reload_changed(self) -> list[str]:
         """Reload the modules whose files changed since the last call.
 
@@ -229,6 +233,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 _reloader = Reloader()
+watch = _reloader.watch
 
 
 def reload_changed() -> list[str]:

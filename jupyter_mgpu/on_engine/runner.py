@@ -15,7 +15,14 @@ from types import FrameType
 from typing import Any
 
 from jupyter_mgpu import packing
-from jupyter_mgpu.on_engine import constants, failure, imports, process_group, reload
+from jupyter_mgpu.on_engine import (
+    constants,
+    failure,
+    imports,
+    process_group,
+    reload,
+    sent_modules,
+)
 from jupyter_mgpu.on_engine.cells import Cell
 from jupyter_mgpu.on_engine.chunks import ChunkRun, receive
 from jupyter_mgpu.on_engine.context import EngineContext, RunningTask
@@ -150,6 +157,8 @@ class Runner:
             process_group.begin(header["generation"], header["gang"])
         else:
             process_group.begin_alone()
+        if header.get("modules"):
+            self._guarded(lambda: sent_modules.refresh(header["modules"]))
         self._guarded(reload.reload_changed)
 
     def _tell_begun(self, header: Header) -> None:

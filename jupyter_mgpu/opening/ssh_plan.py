@@ -17,7 +17,7 @@ from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import PoolStartError, SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
-from jupyter_mgpu.on_engine import remote_leases, warning_filters
+from jupyter_mgpu.on_engine import remote_leases, sent_modules, warning_filters
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.owner.plans import EnginePlan
@@ -201,7 +201,7 @@ def _tell(found: _Found) -> list[str]:
     if not found.reached.shares_files:
         told.append(
             f"{found.host.name} does not see the notebook's folder: modules beside the notebook "
-            "must be installed there."
+            "are sent there, other files are not."
         )
     return told
 
@@ -238,6 +238,8 @@ def _plan_host(
         common["MGPU_ADDRESS"] = host.address
     if folder := host.folder or description.folder:
         common["MGPU_FOLDER"] = folder
+    if not found.reached.shares_files:
+        common[sent_modules.VARIABLE] = "sent"
     plans = []
     for rank, slot in enumerate(found.slots, start=first_rank):
         environment = {**common, **slot["environment"]}
