@@ -295,10 +295,12 @@ def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
                 "the loop",
             )
             assert not cell.reply
+            engines = [engine.pid for engine in control.named("night").engines]
             nb.kill()
         with kernel() as nb:
             attach(nb)
             assert nb.value("pool.submit(abs, -1).result(20)") == 1
+            assert nb.value("[engine.pid for engine in pool.engines]") == engines
 
 
 def test_an_idle_kept_pool_ends() -> None:

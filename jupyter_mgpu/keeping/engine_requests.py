@@ -20,7 +20,7 @@ class EngineRequests:
     def __init__(self, core: OwnerLoop) -> None:
         self._core = core
         self._asked: dict[tuple[str, int], Header] = {}  # without an answer so far
-        self._missing: set[str] = set()  # cells that wait for parts of names
+        self._missing: set[tuple[str, int]] = set()  # tasks, and ranks that wait for parts of them
         self._sessions: dict[int, int] = {}  # of what each rank ran last
 
     def take(self, header: Header, session: int | None) -> bool:
@@ -41,11 +41,11 @@ class EngineRequests:
             if task is not None:
                 self._sessions[header["rank"]] = task.info["session"]
         elif operation == "missing" and session is None:
-            self._core.scheduler.cancel(header["task"])
+            self._give_up(header["task"], header["rank"])
         elif operation == "missing":
-            self._missing.add(header["task"])
+            self._missing.add((header["task"], header["rank"]))
         elif operation == "ended":
-            self._missing.discard(header["task"])
+            self._missing = {wait for wait in self._missing if wait[0] != header["task"]}
         elif operation == "engine_died":
             rank = header["rank"]
             for key in [key for key in self._asked if _rank_of(key[0]) == rank]:
@@ -67,16 +67,23 @@ class EngineRequests:
         """Take note of the kernel's answer."""
         self._asked.pop((engine, number), None)
 
-    def resent(self, task_id: str) -> None:
-        """Take note that a cell has got the parts that were missing."""
-        self._missing.discard(task_id)
+    def resent(self, task_id: str, rank: int) -> None:
+        """Take note that a rank has got the parts that were missing."""
+        self._missing.discard((task_id, rank))
 
     def kernel_left(self) -> None:
         """End what waits for the kernel."""
         for header in list(self._asked.values()):
             self._answer_alone(header)
-        for task_id in self._missing.copy():
-            self._core.scheduler.cancel(task_id)
+        for task_id, rank in self._missing.copy():
+            self._give_up(task_id, rank)
+
+    def _give_up(self, task_id: str, rank: int) -> None:
+        """End a task of which a rank waits for parts: it runs nothing, so it is free at once."""
+        scheduler, engine = self._core.scheduler, self._core.engines.get(rank)
+        scheduler.cancel(task_id)
+        if engine is not None:
+            scheduler.on_event(engine, {"op": "done", "task": task_id, "status": "ok"}, [])
 
     def _answer_alone(self, header: Header) -> bool:
         """Tell an engine that the kernel which had the answer is gone; False."""

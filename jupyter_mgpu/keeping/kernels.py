@@ -238,7 +238,7 @@ class Kernels:
         self.core.submit(made)
 
     def _resend(self, frames: list[Frame], task: str, rank: int) -> None:
-        self._requests.resent(task)
+        self._requests.resent(task, rank)
         self.core.scheduler.resend(task, rank, frames)
 
     def _rpc(self, _: list[Frame], rank: int, name: str, args: dict[str, Any]) -> Awaitable[Any]:
