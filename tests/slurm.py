@@ -91,6 +91,8 @@ def running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
         wait_until(lambda: _states(environment) == {"idle"}, 60, "idle nodes")
         yield environment
     finally:
+        with contextlib.suppress(TimeoutError, subprocess.TimeoutExpired):
+            _cancel_all(environment)
         for name in reversed(daemons):
             _end(folder / f"{name}.pid")
 
@@ -156,6 +158,19 @@ def _states(environment: dict[str, str]) -> set[str]:
         command, env=environment, capture_output=True, text=True, timeout=30, check=False
     )
     return set(asked.stdout.split())
+
+
+def _cancel_all(environment: dict[str, str]) -> None:
+    """End what tests that have failed left in the queue, since nobody else can later."""
+
+    def ask(*command: str) -> str:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        return done.stdout
+
+    ask("scancel", "--user=root")
+    wait_until(lambda: not ask("squeue", "--noheader"), 20, "an empty queue")
 
 
 def _end(pid_file: Path) -> None:
