@@ -1,8 +1,9 @@
 """One sample of everything: of this machine, and of the other hosts of the open pools."""
 
+import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_mgpu.gpus import GpuRow, GpuTable, table
 from jupyter_mgpu.gpus.usage import GpuUser
@@ -17,7 +18,9 @@ from jupyter_mgpu.monitor import (
     take_snapshot,
     with_hosts,
 )
-from jupyter_mgpu.pools import open_pools
+
+if TYPE_CHECKING:
+    from jupyter_mgpu.pool import Pool
 
 FIRST_ANSWER_S = 3.0
 """So long a host may take for its first reading: its sampler has to start."""
@@ -87,7 +90,7 @@ def engine_processes() -> list[EngineProcess]:
     """List the engines of the open pools that have a process on this machine."""
     return [
         EngineProcess(engine.pid, pool.name, int(engine.rank))
-        for pool in open_pools()
+        for pool in _open_pools()
         for engine in pool.engines
         if engine.pid is not None and engine.host is None
     ]
@@ -99,7 +102,15 @@ def host_readings() -> list[HostReading]:
 
 
 def _look() -> list[dict[str, Any]]:
-    return [told for pool in open_pools() for told in pool.owner.far_hosts()]
+    return [told for pool in _open_pools() for told in pool.owner.far_hosts()]
+
+
+def _open_pools() -> "list[Pool]":
+    if "jupyter_mgpu.pools" not in sys.modules:
+        return []  # its import takes long, and nobody has opened one
+    from jupyter_mgpu.pools import open_pools
+
+    return open_pools()
 
 
 def _wait_for_hosts() -> list[HostReading]:

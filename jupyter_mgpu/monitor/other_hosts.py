@@ -94,7 +94,8 @@ def _describe(readings: Sequence[HostReading], now_s: float) -> Snapshot:
     elif age_s > STALE_S:
         state = "stale"
     trouble = _trouble(newest, state)
-    engines = [one for reading in readings if reading.snapshot for one in reading.snapshot.engines]
+    told = [one for reading in readings if reading.snapshot for one in reading.snapshot.engines]
+    engines = list({(one.pool, one.rank): one for one in told}.values())
     found = newest.snapshot or Snapshot(
         0.0, HostSample(reasons=dict.fromkeys(_HOST_FIELDS, trouble or ""))
     )

@@ -69,7 +69,10 @@ class HostSampler:
     def readings(self) -> list[bytes] | None:
         """Return the readings that have come, None when it has ended."""
         descriptor = self.output
-        got = b"" if descriptor is None else os.read(descriptor, _MOST_BYTES)
+        try:
+            got = b"" if descriptor is None else os.read(descriptor, _MOST_BYTES)
+        except BlockingIOError:
+            return []
         if not got:
             return None
         *lines, self._text = (self._text + got).split(b"\n")
@@ -88,5 +91,7 @@ class HostSampler:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if process.wait(0.1) == 0:
                 return None
-        words = self._log.read_text(errors="replace").strip().splitlines()
+        words: list[str] = []
+        with contextlib.suppress(OSError):
+            words = self._log.read_text(errors="replace").strip().splitlines()
         return words[-1] if words else f"its sampler ended with code {process.returncode}"

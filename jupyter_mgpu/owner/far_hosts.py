@@ -39,7 +39,7 @@ class _Host:
 
 
 class FarHosts:
-    """Asks for the readings of other hosts. `ask` and `tick` run in the owner's event loop.
+    """Asks for the readings of other hosts. `tick` runs in the owner's event loop.
 
     Args:
         pool: The pool's name.
@@ -116,9 +116,8 @@ class FarHosts:
             host.trouble = why
             return
         try:
-            text = zlib.decompressobj().decompress(frame, MOST_BYTES)
-            host.reading, host.trouble = json.loads(text), None
+            reading = json.loads(zlib.decompressobj().decompress(frame, MOST_BYTES))
         except (zlib.error, ValueError) as error:
             host.trouble = f"its reading cannot be read: {error}"
         else:
-            host.received_s = time.monotonic()
+            host.received_s, host.reading, host.trouble = time.monotonic(), reading, None
