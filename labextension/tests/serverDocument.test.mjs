@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import { Histories, LENGTH } from '../lib/sidebar/histories.js';
 import { ServerDocument } from '../lib/sidebar/serverDocument.js';
 
+const taken = what => ({ at: 1, gpus: [], tasks: [], engines: [], ...what });
 const snapshot = sections => ({ type: 'snapshot', at: 1, sections });
 
 test('a delta changes fields, adds rows, and takes rows away', () => {
@@ -102,12 +103,12 @@ test('a history begins with what the server kept, and stays bounded', () => {
     step_s: 2,
     gpus: { g: { utilization: Array.from({ length: 300 }, (_, i) => i) } }
   };
-  const gpu = utilization => [{ id: 'g', utilization }];
+  const gpu = utilization => taken({ gpus: [{ id: 'g', utilization }] });
 
-  histories.take({ type: 'snapshot', history }, gpu(299), []);
+  histories.take({ type: 'snapshot', history }, gpu(299));
   assert.equal(histories.utilizationOf('g').length, LENGTH);
   assert.equal(histories.utilizationOf('g').at(-1), 299);
-  histories.take({ type: 'delta' }, gpu(null), []);
+  histories.take({ type: 'delta' }, gpu(null));
 
   assert.equal(histories.utilizationOf('g').length, LENGTH);
   assert.equal(histories.utilizationOf('g').at(-1), null);
@@ -116,11 +117,41 @@ test('a history begins with what the server kept, and stays bounded', () => {
 
 test("a task's curve has each value once, and goes with its task", () => {
   const histories = new Histories();
-  const tasks = loss => [{ key: 't', metrics: { loss, accuracy: 0.5 } }];
+  const tasks = loss => taken({ tasks: [{ key: 't', metrics: { loss, accuracy: 0.5 } }] });
 
-  [3, 3, 2, 1].forEach(loss => histories.take({ type: 'delta' }, [], tasks(loss)));
+  [3, 3, 2, 1].forEach(loss => histories.take({ type: 'delta' }, tasks(loss)));
   assert.deepEqual(histories.metricOf('t'), [3, 2, 1]);
-  histories.take({ type: 'delta' }, [], []);
+  histories.take({ type: 'delta' }, taken({}));
 
   assert.deepEqual(histories.metricOf('t'), []);
+});
+
+test('the death of an engine is remembered with its time, once, and not one that was over before', () => {
+  const histories = new Histories();
+  const engines = (at, a, b) =>
+    taken({
+      at,
+      engines: [
+        { id: 'p/0', pool: 'p', rank: 0, state: a },
+        { id: 'p/1', pool: 'p', rank: 1, state: b }
+      ]
+    });
+
+  [engines(5, 'busy', 'dead'), engines(6, 'dead', 'dead'), engines(7, 'dead', 'dead')].forEach(
+    now => histories.take({ type: 'delta' }, now)
+  );
+
+  assert.deepEqual(histories.deaths, [{ at: 6, pool: 'p', rank: 0 }]);
+});
+
+test('trouble with the records of pools is told apart from trouble with the driver', () => {
+  const told = new ServerDocument();
+  assert.equal(told.poolsTrouble, null);
+
+  told.apply(
+    snapshot({ telemetry: { gpus: { trouble: 'no driver' }, pools: { trouble: 'no folder' } } })
+  );
+
+  assert.equal(told.telemetry.trouble, 'no driver');
+  assert.equal(told.poolsTrouble, 'no folder');
 });

@@ -1,7 +1,23 @@
-import type { IFrame, IGpu, ITask } from './rows.js';
+import type { IEngine, IFrame, IGpu, ITask } from './rows.js';
 
 /** So many readings of one curve are kept. */
 export const LENGTH = 120;
+const MOST_DEATHS = 100;
+
+/** An engine that died while somebody looked, in seconds since 1970. */
+export interface IDeath {
+  readonly at: number;
+  readonly pool: string;
+  readonly rank: number;
+}
+
+/** What a frame has brought. */
+export interface ITaken {
+  readonly at: number;
+  readonly gpus: readonly IGpu[];
+  readonly tasks: readonly ITask[];
+  readonly engines: readonly IEngine[];
+}
 
 /** The last readings of GPUs and of tasks' first metrics, as the sparklines show them. */
 export class Histories {
@@ -19,7 +35,7 @@ export class Histories {
   }
 
   /** Take what a frame tells of the past, and one reading of everything that is there now. */
-  take(frame: IFrame, gpus: readonly IGpu[], tasks: readonly ITask[]): void {
+  take(frame: IFrame, { at, gpus, tasks, engines }: ITaken): void {
     if (frame.history) {
       this.stepS = frame.history.step_s;
       this._gpus.clear();
@@ -37,8 +53,26 @@ export class Histories {
     }
     forget(this._gpus, new Set(gpus.map(gpu => gpu.id)));
     forget(this._tasks, new Set(tasks.map(task => task.key)));
+    this._takeDeaths(at, engines);
   }
 
+  /** The engines that died while somebody looked. */
+  get deaths(): readonly IDeath[] {
+    return this._deaths;
+  }
+
+  private _takeDeaths(at: number, engines: readonly IEngine[]): void {
+    const before = this._states;
+    this._states = new Map(engines.map(({ id, state }) => [id, state]));
+    for (const { id, state, pool, rank } of engines) {
+      if (state === 'dead' && ![undefined, 'dead'].includes(before.get(id))) {
+        this._deaths = [...this._deaths.slice(1 - MOST_DEATHS), { at, pool, rank }];
+      }
+    }
+  }
+
+  private _deaths: readonly IDeath[] = [];
+  private _states: ReadonlyMap<string, string> = new Map();
   private readonly _gpus = new Map<string, (number | null)[]>();
   private readonly _tasks = new Map<string, number[]>();
 }

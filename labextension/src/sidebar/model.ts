@@ -50,7 +50,7 @@ export class SidebarModel implements IDisposable {
 
   /** Whether the user may do more than look. */
   get canAct(): boolean {
-    return this._connection.hello?.capabilities.act ?? false;
+    return this._connection.hello?.capabilities.act ?? true; // nothing is shown before it
   }
 
   /** Whether the reader has stopped the news. */
@@ -138,7 +138,7 @@ export class SidebarModel implements IDisposable {
 
   private _take(frame: IFrame): void {
     if (this.document.apply(frame)) {
-      this.histories.take(frame, this.document.gpus, this.document.tasks);
+      this.histories.take(frame, this.document);
       this._changeSoon();
     }
   }

@@ -59,6 +59,7 @@ export class GpuPanel extends SidePanel {
       this._options.model.watch(GpuPanel.ID, null);
       this._options.model.changed.disconnect(this._draw, this);
       this._parts.forEach(({ part }) => part.dispose?.());
+      this._options.tools.menu.dispose();
       super.dispose();
     }
   }

@@ -16,6 +16,7 @@ import { SidebarModel } from './model.js';
 import { News } from './news.js';
 import { GpuPanel } from './panel.js';
 import { transportTo } from './request.js';
+import { RowMenu } from './rowMenu.js';
 import { addRunningPools } from './runningPools.js';
 import { DEFAULTS, type ISidebarSettings } from './settings.js';
 import { CHIP_INTERVAL_S, StatusChip } from './statusChip.js';
@@ -47,16 +48,17 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null
   ) => {
+    performance.mark('jupyter-mgpu:activate');
     const language = translator ?? nullTranslator;
     const trans = language.load('jupyter_mgpu');
     const { commands, shell, serviceManager } = app;
     const model = new SidebarModel(transportTo(serviceManager.serverSettings));
     let settings: ISidebarSettings = DEFAULTS;
-    const history = new HistoryOpener(model, trans, shell);
+    const tools = { trans, commands, menu: new RowMenu(commands) };
+    const history = new HistoryOpener(model, tools, shell);
     const open = (): void => shell.activateById(GpuPanel.ID);
     const openHistory = (): void => history.open();
     addCommands({ app, model, trans, notebooks, palette, open, openHistory });
-    const tools = { trans, commands };
     const panel = new GpuPanel({ model, settings, tools, translator: language });
     panel.node.append(new News(model, trans, () => settings).node);
     shell.add(panel, 'left', { rank: 700, type: trans.__('GPU pools') });

@@ -2,9 +2,10 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { makeState } from 'mgpu-views/marks.js';
 import { duration, keyed, make, setAttribute, setShown, setText } from 'mgpu-views/parts.js';
 
+import { poolEntries } from './poolCommands.js';
 import type { IEngine, IPool } from './rows.js';
 import { walkable } from './roving.js';
-import { COMMANDS, commandButton, type IShown, type ITools } from './shown.js';
+import { allow, COMMANDS, commandButton, type IShown, type ITools, refusalOf } from './shown.js';
 
 /** The pools of this user's kernels: their state, their engines, and the buttons to stop them. */
 export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
@@ -13,7 +14,8 @@ export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: 
   const start = commandButton(tools, trans.__('Insert %parpool'), COMMANDS.insert, () => ({}));
   const words = make('p', 'mgpu-hint');
   const empty = make('div', 'mgpu-empty', words, start);
-  const node = make('div', 'mgpu-section', list, empty);
+  const trouble = make('p', 'mgpu-trouble');
+  const node = make('div', 'mgpu-section', trouble, list, empty);
   setText(words, trans.__('No pool yet. A cell with %parpool starts one.'));
   let pools: IPool[] = [];
   const rows = keyed<IPoolRow>(
@@ -21,6 +23,7 @@ export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: 
     row => row.pool.id,
     () => makePoolRow(tools)
   );
+  tools.menu.serve(list, poolEntries);
   const refresh = walkable(list, {
     keys: () => pools.map(pool => pool.id),
     show: () => undefined,
@@ -36,10 +39,12 @@ export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: 
           pool,
           engines: model.document.enginesOf(pool.id),
           atS: model.document.at,
-          canAct: model.canAct
+          refusal: refusalOf(model, trans)
         }))
       );
       setShown(empty, pools.length === 0);
+      setText(trouble, model.document.poolsTrouble ?? '');
+      setShown(trouble, model.document.poolsTrouble !== null);
       refresh();
     }
   };
@@ -49,14 +54,15 @@ interface IPoolRow {
   readonly pool: IPool;
   readonly engines: readonly IEngine[];
   readonly atS: number;
-  readonly canAct: boolean;
+  /** Why nothing can be done to it; empty where it can. */
+  readonly refusal: string;
 }
 
 function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow): void } {
   const { trans } = tools;
   const [state, name] = [makeState(), make('span', 'mgpu-row-name mgpu-row-wide')];
   const up = make('span', 'mgpu-number');
-  const facts = make('span', 'mgpu-row-quiet mgpu-row-wide');
+  const facts = make('p', 'mgpu-row-facts');
   const place = make('span', 'mgpu-row-quiet');
   let row: IPoolRow | null = null;
   const args = (): { pool: string } => ({ pool: row?.pool.id ?? '' });
@@ -67,7 +73,9 @@ function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow):
   const interrupt = button(trans.__('Interrupt'), COMMANDS.interrupt);
   const restart = button(trans.__('Restart…'), COMMANDS.restart);
   const stop = button(trans.__('Stop…'), COMMANDS.stop);
-  const insert = button(trans.__('Insert code'), COMMANDS.insert);
+  const insert = button('', COMMANDS.insert);
+  insert.className = 'mgpu-link mgpu-code mgpu-row-wide';
+  insert.title = trans.__('Insert this line below the current cell');
   const engines = make('ul', 'mgpu-engines');
   const lanes = keyed<IEngine>(
     engines,
@@ -79,15 +87,16 @@ function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow):
     'mgpu-row',
     make('div', 'mgpu-row-line', state.node, name, up),
     make('div', 'mgpu-row-line', notebook, place),
-    make('div', 'mgpu-row-line', facts),
-    engines,
-    make('div', 'mgpu-buttons', interrupt, restart, stop, insert)
+    make('div', 'mgpu-row-line', insert),
+    facts,
+    make('div', 'mgpu-buttons', interrupt, restart, stop),
+    engines
   );
   return {
     node,
     update(now) {
       row = now;
-      const { pool, canAct } = now;
+      const { pool, refusal } = now;
       node.dataset.key = pool.id;
       state.update(LOOKS[pool.state] ?? 'unknown', stateWords(now, trans));
       setText(name, pool.name);
@@ -100,12 +109,15 @@ function makePoolRow(tools: ITools): { node: HTMLElement; update(row: IPoolRow):
       setShown(notebook, file !== '');
       setText(place, pool.here ? '' : trans.__('of another server'));
       const isOrphan = pool.state === 'orphaned';
-      setText(facts, isOrphan ? (pool.state_words ?? '') : factsOf(pool, trans));
+      const words = isOrphan ? (pool.state_words ?? '') : factsOf(pool, trans);
+      setText(facts, words);
+      setShown(facts, words !== '');
+      setText(insert, pool.code);
       lanes.update(now.engines);
       setText(stop, isOrphan ? trans.__('Clean up…') : trans.__('Stop…'));
-      setShown(stop, canAct);
-      setShown(interrupt, canAct && !isOrphan);
-      setShown(restart, canAct && !isOrphan && pool.state !== 'silent');
+      setShown(interrupt, !isOrphan);
+      setShown(restart, !isOrphan && pool.state !== 'silent');
+      [interrupt, restart, stop].forEach(one => allow(one, refusal));
     }
   };
 }
@@ -147,7 +159,7 @@ function factsOf(pool: IPool, trans: TranslationBundle): string {
   ];
   // Of a pool that is well the state says it all.
   const words = ['ready', 'busy', 'starting'].includes(pool.state) ? '' : (pool.state_words ?? '');
-  return [words, ...counts].filter(Boolean).join(' · ') || trans.__('nothing runs');
+  return [words, ...counts].filter(Boolean).join(' · ');
 }
 
 function makeEngineRow(tools: ITools): { node: HTMLElement; update(engine: IEngine): void } {
@@ -162,6 +174,7 @@ function makeEngineRow(tools: ITools): { node: HTMLElement; update(engine: IEngi
   const device = make('span', 'mgpu-row-wide');
   const state = makeState();
   const proof = makeState();
+  proof.node.classList.add('mgpu-proof');
   const task = make('span', 'mgpu-row-task');
   const line = make('div', 'mgpu-row-line', rank, device, proof.node, state.node);
   const node = make('li', 'mgpu-engine', line, task);

@@ -14,8 +14,6 @@ export interface IHost {
 export interface ITelemetry {
   /** Why there are no readings, with the next step. */
   readonly trouble: string | null;
-  /** For how long nothing has come, though something was due. */
-  readonly stale_s?: number | null;
   readonly interval_s: number;
 }
 
@@ -37,6 +35,8 @@ export interface IGpu {
   readonly name: string | null;
   readonly state: string;
   readonly state_words: string | null;
+  /** How old its readings are where it is stale. */
+  readonly stale_s: number | null;
   readonly utilization: number | null;
   readonly memory_used: number | null;
   readonly memory_total: number | null;

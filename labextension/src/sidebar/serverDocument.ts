@@ -37,6 +37,12 @@ export class ServerDocument {
     return (row as unknown as ITelemetry | undefined) ?? null;
   }
 
+  /** Why pools may be missing or old, in words; null if all is well. */
+  get poolsTrouble(): string | null {
+    const row = this._sections.get('telemetry')?.get('pools');
+    return (row as unknown as ITelemetry | undefined)?.trouble ?? null;
+  }
+
   /** All GPUs, in their driver's order. */
   get gpus(): IGpu[] {
     const rows = this._rows('gpus', id => ({ id })) as unknown as IGpu[];
@@ -49,10 +55,14 @@ export class ServerDocument {
     return rows.sort((a, b) => (a.started ?? 0) - (b.started ?? 0));
   }
 
+  get engines(): IEngine[] {
+    return this._rows('engines', id => ({ id })) as unknown as IEngine[];
+  }
+
   /** The engines of a pool, by rank. */
   enginesOf(pool: string): IEngine[] {
-    const rows = this._rows('engines', id => ({ id })) as unknown as IEngine[];
-    return rows.filter(engine => engine.pool === pool).sort((a, b) => a.rank - b.rank);
+    const engines = this.engines.filter(engine => engine.pool === pool);
+    return engines.sort((a, b) => a.rank - b.rank);
   }
 
   /** Tasks that run, then those that wait, then those that have ended, the newest first. */

@@ -8,7 +8,11 @@ export interface ISidebarSettings {
   readonly interval: number;
   readonly sizeUnit: SizeUnit;
   readonly sections: readonly Section[];
+  /** Whether GPUs that none of this user's pools has are left out. */
+  readonly onlyOurs: boolean;
   readonly density: 'auto' | 'comfortable' | 'compact';
+  /** From how much on a GPU's memory is called nearly full; null never. */
+  readonly warnMemoryPercent: number | null;
   readonly alerts: 'off' | 'errors' | 'all';
   readonly statusBar: boolean;
 }
@@ -17,7 +21,9 @@ export const DEFAULTS: ISidebarSettings = {
   interval: 1,
   sizeUnit: 'GiB',
   sections: SECTIONS,
+  onlyOurs: false,
   density: 'auto',
+  warnMemoryPercent: 90,
   alerts: 'errors',
   statusBar: true
 };

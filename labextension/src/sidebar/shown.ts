@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 
 import type { SidebarModel } from './model.js';
+import type { RowMenu } from './rowMenu.js';
 import type { ISidebarSettings } from './settings.js';
 
 /** What every list of the sidebar draws from. */
@@ -14,6 +15,25 @@ export interface IShown {
 export interface ITools {
   readonly trans: TranslationBundle;
   readonly commands: CommandRegistry;
+  readonly menu: RowMenu;
+}
+
+/** Why nothing can be done to pools, in words; empty where it can. */
+export function refusalOf(
+  { canAct }: { readonly canAct: boolean },
+  trans: TranslationBundle
+): string {
+  return canAct
+    ? ''
+    : trans.__(
+        'You may look, not act: the permission "execute" on "jupyter_mgpu" is missing on this server.'
+      );
+}
+
+/** Say on a button why it cannot be pressed; an empty reason says that it can. */
+export function allow(button: HTMLButtonElement, refusal: string, title = ''): void {
+  button.disabled = refusal !== '';
+  button.title = refusal || title;
 }
 
 /** The ids of the commands; each is also a button, an entry of the palette, or both. */
@@ -22,6 +42,8 @@ export const COMMANDS = {
   pause: 'mgpu:pause',
   retry: 'mgpu:retry',
   history: 'mgpu:open-history',
+  exportHistory: 'mgpu:export-history',
+  exportTasks: 'mgpu:export-tasks',
   diagnostics: 'mgpu:copy-diagnostics',
   settings: 'mgpu:open-settings',
   notebook: 'mgpu:open-notebook',

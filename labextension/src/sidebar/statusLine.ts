@@ -3,7 +3,7 @@ import { makeState } from 'mgpu-views/marks.js';
 import { make, setShown, setText } from 'mgpu-views/parts.js';
 
 import { API_VERSION } from './connection.js';
-import { COMMANDS, commandButton, type IShown, type ITools } from './shown.js';
+import { COMMANDS, commandButton, type IShown, type ITools, refusalOf } from './shown.js';
 
 /** How it stands with the server, with the next step where there is one. */
 export function makeStatusLine(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
@@ -28,8 +28,10 @@ export function makeStatusLine(tools: ITools): { node: HTMLElement; update(shown
       const { model } = shown;
       const told = model.isPaused || model.isAway ? paused(model, trans) : linkWords(shown, trans);
       state.update(told.look, told.short);
-      setText(words, told.long ?? '');
-      setShown(words, Boolean(told.long));
+      const isUp = ['live', 'polling'].includes(model.link.kind);
+      const long = [told.long ?? '', isUp ? refusalOf(model, trans) : ''].filter(Boolean).join(' ');
+      setText(words, long);
+      setShown(words, long !== '');
       setText(command, told.command ?? '');
       setShown(command, Boolean(told.command));
       const isBroken = ['lost', 'missing', 'forbidden', 'mismatch'].includes(model.link.kind);

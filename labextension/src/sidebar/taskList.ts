@@ -12,7 +12,8 @@ import {
 
 import type { ITask } from './rows.js';
 import { walkable } from './roving.js';
-import { COMMANDS, commandButton, type IShown, type ITools } from './shown.js';
+import { allow, COMMANDS, commandButton, type IShown, type ITools, refusalOf } from './shown.js';
+import { canRequestStop, hasOutput, taskEntries } from './taskCommands.js';
 import { secondsLeft } from './units.js';
 import { VirtualRows } from './virtualRows.js';
 
@@ -32,13 +33,15 @@ export function makeTaskList(tools: ITools): {
   let shown: ITaskRow[] = [];
   const scroller = (): HTMLElement | null => node.parentElement;
   let refresh = (): void => undefined;
-  const rows = new VirtualRows<ITaskRow>(
+  const rows = new VirtualRows<ITaskRow>({
     list,
     scroller,
-    row => row.task.key,
-    () => makeTaskRow(tools),
-    () => refresh()
-  );
+    keyOf: row => row.task.key,
+    kindOf: row => (hasRoom(row.task) ? 'long' : 'short'),
+    create: () => makeTaskRow(tools),
+    onDraw: () => refresh()
+  });
+  tools.menu.serve(list, taskEntries);
   const run = (command: string) => (key: string) => void commands.execute(command, { task: key });
   refresh = walkable(list, {
     keys: () => rows.keys,
@@ -59,7 +62,7 @@ export function makeTaskList(tools: ITools): {
         atS: at,
         poolName: pools.length > 1 ? (names.get(task.pool) ?? '') : '',
         curve: model.histories.metricOf(task.key),
-        canAct: model.canAct
+        refusal: refusalOf(model, trans)
       }));
       setText(counts, countWords(tasks, trans));
       setShown(counts, tasks.length > 0);
@@ -87,10 +90,15 @@ interface ITaskRow {
   /** Empty where there is only one pool. */
   readonly poolName: string;
   readonly curve: readonly number[];
-  readonly canAct: boolean;
+  /** Why nothing can be done to it; empty where it can. */
+  readonly refusal: string;
 }
 
-/** Three lines, whatever the state: the list reckons with rows of one height. */
+/** What runs has a line of its own for its metrics. */
+function hasRoom({ state }: ITask): boolean {
+  return state === 'running';
+}
+
 function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow): void } {
   const { trans } = tools;
   const [state, name] = [makeState(), make('span', 'mgpu-row-name mgpu-row-wide')];
@@ -98,6 +106,7 @@ function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow):
   const progress = makeProgress();
   const times = make('span', 'mgpu-row-quiet mgpu-row-task');
   const [metrics, spark] = [make('span', 'mgpu-row-wide'), makeSparkline()];
+  const last = make('div', 'mgpu-row-line', spark.node, metrics);
   let row: ITaskRow | null = null;
   const button = (words: string, command: string, more: object = {}): HTMLButtonElement =>
     commandButton(tools, words, command, () => ({ task: row?.task.key ?? '', ...more }));
@@ -105,19 +114,21 @@ function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow):
   const atEpoch = button(trans.__('Stop after epoch'), COMMANDS.requestStop, { after: 'epoch' });
   const cancel = button(trans.__('Cancel…'), COMMANDS.cancel);
   const output = button(trans.__('Output'), COMMANDS.output);
-  softly.title = trans.__('Asks the task to stop by itself; what it returns is kept.');
+  const more = tools.menu.button(trans.__('More'), taskEntries);
+  const softWords = trans.__('Asks the task to stop by itself; what it returns is kept.');
   const node = make(
     'li',
     'mgpu-row mgpu-task-row',
     make('div', 'mgpu-row-line', state.node, name, where),
-    make('div', 'mgpu-row-line', progress.node, times, spark.node, metrics),
-    make('div', 'mgpu-buttons', softly, atEpoch, cancel, output)
+    make('div', 'mgpu-row-line mgpu-row-times', progress.node, times),
+    last,
+    make('div', 'mgpu-buttons', softly, atEpoch, cancel, output, more)
   );
   return {
     node,
     update(now) {
       row = now;
-      const { task, canAct } = now;
+      const { task, refusal } = now;
       node.dataset.key = task.key;
       setAttribute(node, 'aria-posinset', now.place + 1);
       setAttribute(node, 'aria-setsize', now.count);
@@ -126,18 +137,27 @@ function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow):
       setAttribute(name, 'title', task.name);
       const rank = task.rank === null ? '' : trans.__('rank %1', task.rank);
       setText(where, [now.poolName, rank].filter(Boolean).join(' · '));
-      const isRunning = task.state === 'running';
+      const isRunning = hasRoom(task);
+      node.classList.toggle('mgpu-task-short', !isRunning);
       setShown(progress.node, isRunning && task.progress !== null);
       const percent = trans.__('%1 %', Math.floor(100 * (task.progress ?? 0)));
       progress.update(trans.__('Progress of %1', task.name), task.progress, percent);
-      setText(times, timesOf(now, trans));
-      setText(metrics, task.error ?? metricsOf(task));
-      setAttribute(metrics, 'title', task.error);
+      const ended = [timesOf(now, trans), task.error ?? metricsOf(task)];
+      setText(times, isRunning ? timesOf(now, trans) : ended.filter(Boolean).join(' · '));
+      setAttribute(times, 'title', task.error);
+      setShown(last, isRunning);
+      setText(metrics, metricsOf(task) || trans.__('no report yet'));
       drawCurve(spark, now, trans);
-      setShown(softly, canAct && isRunning && task.kind === 'task');
-      setShown(atEpoch, canAct && isRunning && task.kind === 'task' && 'epoch' in task.metrics);
-      setShown(cancel, canAct && (isRunning || task.state === 'queued'));
-      setShown(output, task.state !== 'queued' && task.kind === 'task');
+      const can = canRequestStop(task);
+      // Only as many as have room; the menu has all.
+      setShown(softly, can.step && !can.epoch);
+      setShown(atEpoch, can.epoch);
+      setShown(cancel, isRunning || task.state === 'queued');
+      setShown(output, hasOutput(task) && !can.epoch);
+      setShown(more, isRunning);
+      allow(softly, refusal, softWords);
+      allow(atEpoch, refusal, softWords);
+      allow(cancel, refusal);
     }
   };
 }
@@ -147,7 +167,7 @@ function drawCurve(
   { task, curve }: ITaskRow,
   trans: TranslationBundle
 ): void {
-  setShown(spark.node, curve.length > 1 && task.error === null);
+  setShown(spark.node, curve.length > 1);
   spark.update(curve, {
     label: () =>
       trans.__(
