@@ -46,12 +46,16 @@ class Lab:
         base: Its address.
         folder: Where its notebooks are.
         process: What runs it.
+        token: What it lets in.
     """
 
-    def __init__(self, base: str, folder: Path, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self, base: str, folder: Path, process: "subprocess.Popen[bytes]", token: str = TOKEN
+    ) -> None:
         self.base = base
         self.folder = folder
         self.process = process
+        self.token = token
 
     def add(
         self, name: str, cells: Sequence[str], outputs: dict[int, dict[str, Any]] | None = None
@@ -65,12 +69,12 @@ class Lab:
 
     def page(self, path: str) -> str:
         """Return the address of one of the server's pages."""
-        return f"{self.base}/{path}?token={TOKEN}"
+        return f"{self.base}/{path}?token={self.token}"
 
     def api(self, method: str, path: str) -> Any:
         """Ask the server's own REST interface."""
         request = urllib.request.Request(self.page(f"api/{path}"), method=method)
-        request.add_header("Authorization", f"token {TOKEN}")
+        request.add_header("Authorization", f"token {self.token}")
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.loads(response.read() or b"null")
 
@@ -98,6 +102,7 @@ def running_lab(
     *,
     app: str = "jupyterlab",
     base_url: str = "/",
+    token: str = TOKEN,
     options: Sequence[str] = (),
 ) -> Iterator[Lab]:
     """Start JupyterLab in a folder; its kernels end with it.
@@ -108,6 +113,7 @@ def running_lab(
         disabled: Extensions that it does not load.
         app: The module to run: jupyterlab or notebook.
         base_url: Where its pages are.
+        token: What lets a browser in.
         options: More words of its command line.
     """
     settings = folder / "config" / "labconfig"
@@ -130,7 +136,7 @@ def running_lab(
         "--ip=127.0.0.1",
         f"--port={port}",
         "--ServerApp.port_retries=0",
-        f"--IdentityProvider.token={TOKEN}",
+        f"--IdentityProvider.token={token}",
         f"--ServerApp.root_dir={folder}",
         f"--ServerApp.base_url={base_url}",
         "--LabApp.news_url=None",
@@ -149,8 +155,8 @@ def running_lab(
             },
         )
         try:
-            wait_until(lambda: _answers(f"{base}/api?token={TOKEN}"), 60, "JupyterLab")
-            yield Lab(base, folder, server)
+            wait_until(lambda: _answers(f"{base}/api?token={token}"), 60, "JupyterLab")
+            yield Lab(base, folder, server, token)
         finally:
             server.send_signal(signal.SIGTERM)  # ends the kernels, too
             server.wait(30)

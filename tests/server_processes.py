@@ -15,6 +15,8 @@ from typing import Any
 
 import websocket
 
+from jupyter_mgpu import control
+from jupyter_mgpu.on_engine import guard
 from notebooks import wait_until
 
 TOKEN = "server-test"
@@ -104,3 +106,18 @@ def _answers(server: RunningServer) -> bool:
         return bool(server.request("jupyter-mgpu/hello"))
     except (urllib.error.URLError, ConnectionError):
         return False
+
+
+def guards_of(pool: control.FoundPool) -> list[int]:
+    """The watchdogs of a pool's engines."""
+    engines = {engine.pid for engine in pool.engines}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                is_guard = (entry / "comm").read_text().strip() == "mgpu-guard"
+                if is_guard and int(guard.read_stat(int(entry.name))[1]) in engines:
+                    found.append(int(entry.name))
+            except (OSError, ProcessLookupError):
+                continue
+    return found

@@ -13,9 +13,9 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_servers import *  # noqa: F403 - fixtures
 from jupyter_servers import Reply
+from server_processes import guards_of
 
 from jupyter_mgpu import control
-from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.owner import endpoint, records
 from notebooks import Notebook, is_alive, notebook, wait_until
 
@@ -42,21 +42,6 @@ def tasks_of(shown: dict, pool_id: str) -> dict[str, dict]:
 def running_task(shown: dict, pool_id: str, name: str) -> dict | None:
     row = tasks_of(shown, pool_id).get(name)
     return row if row and row["state"] == "running" else None
-
-
-def guards_of(pool: control.FoundPool) -> list[int]:
-    """The watchdogs of a pool's engines."""
-    engines = {engine.pid for engine in pool.engines}
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                is_guard = (entry / "comm").read_text().strip() == "mgpu-guard"
-                if is_guard and int(guard.read_stat(int(entry.name))[1]) in engines:
-                    found.append(int(entry.name))
-            except (OSError, ProcessLookupError):
-                continue
-    return found
 
 
 def test_a_pool_is_shown_with_its_engines_and_tasks(api, nb):

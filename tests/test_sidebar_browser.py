@@ -3,98 +3,26 @@
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gpu_stubs import GpuMachine, gpu, gpus
-from lab import CHROMIUM, VIEWPORT, Lab, LabPage, running_browser, running_lab
+from lab import CHROMIUM, VIEWPORT, LabPage, running_lab
+from sidebar import *  # noqa: F403 - fixtures
+from sidebar import CELLS, POOLS, TASKS, Panel
 
 from jupyter_mgpu import host
 from notebooks import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("own_runtime_folder"),
 ]
-
-CELLS = [
-    "%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\npool = mgpu.parpool(2, name='main')",
-    """def learn(n):
-    import time
-    for step in range(n):
-        mgpu.report(step=step, loss=n - step)
-        if mgpu.stop_requested():
-            return step
-        time.sleep(0.05)
-future = mgpu.parfeval(learn, 100_000, name="learn")""",
-    "import time\nprint('busy')\ntime.sleep(600)",
-    "waiting = [mgpu.parfeval(learn, 100_000, name=f'wait {n}') for n in range(150)]",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with running_browser() as driven:
-        yield driven
-
-
-TASKS = ".mgpu-task-row"
-POOLS = ".mgpu-row:has(.mgpu-engines)"
-
-
-class Panel:
-    """The sidebar of a page."""
-
-    def __init__(self, tab: LabPage) -> None:
-        self.tab = tab
-        self.node = tab.page.locator(".jp-mgpu-panel")
-        self.command("mgpu:open")
-        playwright.expect(self.node).to_be_visible()
-
-    def command(self, name: str) -> None:
-        self.tab.page.evaluate(f"() => void window.jupyterapp.commands.execute('{name}')")
-
-    def shows(self, text: str | re.Pattern[str]) -> None:
-        playwright.expect(self.node).to_contain_text(text)
-
-    def rows(self, words: str) -> Any:
-        return self.node.locator(".mgpu-row", has_text=words)
-
-    def press(self, rows: str, button: str) -> None:
-        self.node.locator(rows).first.get_by_role("button", name=button, exact=True).click()
-
-    def answer(self, button: str) -> None:
-        self.tab.page.get_by_role("dialog").get_by_role("button", name=button).click()
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with running_lab(tmp_path_factory.mktemp("lab"), base_url="/a%40b/") as running:
-        yield running
-
-
-@pytest.fixture
-def panel(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Panel]:
-    """The panel beside a notebook whose pool has started."""
-    name = request.node.name[5:35]
-    lab.add(f"{name}.ipynb", CELLS)
-    tab = LabPage(
-        browser.new_page(viewport=VIEWPORT), lab.page(f"lab/workspaces/{name}/tree/{name}.ipynb")
-    )
-    opened = Panel(tab)
-    opened.shows("No pool yet.")
-    tab.run(0)
-    opened.shows("ready 2/2")
-    yield opened
-    assert tab.errors == []
-    for session in lab.api("GET", "sessions"):
-        lab.api("DELETE", f"sessions/{session['id']}")
-    tab.page.close()
 
 
 @pytest.mark.oldest
@@ -241,18 +169,6 @@ def test_a_collapsed_section_stays_collapsed_after_a_reload(panel: Panel) -> Non
     playwright.expect(section).to_be_hidden()
 
 
-THEME = """async theme => {
-    await window.jupyterapp.commands.execute('apputils:change-theme', { theme });
-}"""
-
-
-def barriers(page: Any) -> list[tuple[str, str]]:
-    """What axe finds serious in our part of the page."""
-    found = axe.Axe().run(page, context=".jp-mgpu-panel .mgpu").response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    return [(one["id"], node["failureSummary"]) for one in serious for node in one["nodes"]]
-
-
 def states(workspace: dict[str, Any]) -> str:
     """What a workspace says of which sections of the panel are open."""
     layout = workspace["data"].get("layout-restorer:data", {})
@@ -281,10 +197,11 @@ def test_gpus_are_shown_with_who_uses_them_and_a_lost_one_by_name(
         playwright.expect(panel.rows("GPU 0").first).to_contain_text("55 %")
         playwright.expect(panel.rows("GPU 0").first).to_contain_text("14.1 / 141.0 GiB")
         playwright.expect(panel.rows("GPU 2").first).to_contain_text("lost")
-        playwright.expect(tab.page.locator(".jp-mgpu-chip")).to_contain_text("GPU 1,3")
-        for theme in ("JupyterLab Light", "JupyterLab Dark"):
-            tab.page.evaluate(THEME, theme)
-            assert barriers(tab.page) == []
+        chip = tab.page.locator(".jp-mgpu-chip")
+        playwright.expect(chip).to_contain_text(re.compile(r"GPU 1,3 · \d+ % · \d+/282 GiB"))
+        for theme in ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"):
+            panel.use_theme(theme)
+            assert panel.barriers() == []
         assert tab.errors == []
         tab.page.close()
 

@@ -57,19 +57,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("jupyter_mgpu"))
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[[argparse.Namespace], Outcome], words: str) -> None:
+    def add(
+        name: str, command: Callable[[argparse.Namespace], Outcome], words: str
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=words, description=words)
         added.set_defaults(command=command)
         added.add_argument("--json", action="store_true", help="write JSON")
-        if name == "tasks":
-            added.add_argument("name", nargs="?", help="show what this task has printed")
-        if name == "stop":
-            added.add_argument("name", help="the pool's name or id")
+        return added
 
     add("gpus", lambda _: shown.gpus(), "List the GPUs of this machine with who uses them.")
     add("pools", lambda _: shown.pools(), "List your pools, in whichever kernel they are.")
-    add("tasks", lambda given: shown.tasks(given.name), "List the tasks of your pools.")
-    add("stop", lambda given: shown.stop(given.name), "Stop a pool, or clean up an orphaned one.")
+    tasks = add("tasks", lambda given: shown.tasks(given.name), "List the tasks of your pools.")
+    tasks.add_argument("name", nargs="?", help="show what this task has printed")
+    stop = add(
+        "stop", lambda given: shown.stop(given.name), "Stop a pool, or clean up an orphaned one."
+    )
+    stop.add_argument("name", help="the pool's name or id")
     add("doctor", lambda _: shown.doctor(), "Check what a pool needs, and say what to do.")
     cluster.add_to(commands)
     return parser

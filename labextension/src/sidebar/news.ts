@@ -39,20 +39,20 @@ export class News {
       return;
     }
     const states = statesOf(this._model);
-    const before = this._states;
+    const [before, since] = [this._states, this._at];
     this._states = states;
+    this._at = this._model.document.at;
     if (before === null) {
       return;
     }
-    const events = [...states].flatMap(([key, now]) => this._eventOf(key, before.get(key), now));
+    const events = [...states].flatMap(([key, now]) =>
+      isNews(before.get(key), now, since) ? this._eventOf(key, now) : []
+    );
     this._notify(events);
     this._announce(events.map(({ words }) => words));
   }
 
-  private _eventOf(key: string, before: IStanding | undefined, now: IStanding): IEvent[] {
-    if (before === undefined || before.state === now.state) {
-      return [];
-    }
+  private _eventOf(key: string, now: IStanding): IEvent[] {
     const kind = key.slice(0, key.indexOf(' '));
     const words = wordsOf(kind, now, this._trans);
     const isBad = ['failed', 'lost', 'dead', 'orphaned', 'degraded'].includes(now.state);
@@ -90,6 +90,7 @@ export class News {
   }
 
   private _states: Map<string, IStanding> | null = null;
+  private _at = 0;
   private _timer = 0;
   private _saidAt = 0;
   private readonly _waiting: string[] = [];
@@ -98,6 +99,13 @@ export class News {
 interface IStanding {
   readonly name: string;
   readonly state: string;
+  /** When it ended, of a task. */
+  readonly finished?: number | null;
+}
+
+/** Whether something has changed, or a task began and ended since the last look. */
+function isNews(before: IStanding | undefined, now: IStanding, sinceS: number): boolean {
+  return before ? before.state !== now.state : (now.finished ?? 0) > sinceS;
 }
 
 function statesOf({ document: told }: SidebarModel): Map<string, IStanding> {

@@ -5,11 +5,19 @@ import { duration, keyed, make, setAttribute, setShown, setText } from 'mgpu-vie
 import { poolEntries } from './poolCommands.js';
 import type { IEngine, IPool } from './rows.js';
 import { walkable } from './roving.js';
-import { allow, COMMANDS, commandButton, type IShown, type ITools, refusalOf } from './shown.js';
+import {
+  allow,
+  COMMANDS,
+  commandButton,
+  type IShown,
+  type ITools,
+  perform,
+  refusalOf
+} from './shown.js';
 
 /** The pools of this user's kernels: their state, their engines, and the buttons to stop them. */
 export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: IShown): void } {
-  const { trans, commands } = tools;
+  const { trans } = tools;
   const list = make('ul', 'mgpu-rows');
   const start = commandButton(tools, trans.__('Insert %parpool'), COMMANDS.insert, () => ({}));
   const words = make('p', 'mgpu-hint');
@@ -27,8 +35,8 @@ export function makePoolList(tools: ITools): { node: HTMLElement; update(shown: 
   const refresh = walkable(list, {
     keys: () => pools.map(pool => pool.id),
     show: () => undefined,
-    onEnter: pool => void commands.execute(COMMANDS.notebook, { pool }),
-    onDelete: pool => void commands.execute(COMMANDS.stop, { pool })
+    onEnter: pool => perform(tools, COMMANDS.notebook, { pool }),
+    onDelete: pool => perform(tools, COMMANDS.stop, { pool })
   });
   return {
     node,

@@ -3,9 +3,10 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { LabIcon } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 
+import { tell } from './dialogs.js';
 import { gpuIcon } from './icon.js';
 import type { SidebarModel } from './model.js';
-import { COMMANDS } from './shown.js';
+import { COMMANDS, refusalOf } from './shown.js';
 
 /** List the pools in JupyterLab's panel of what is running. */
 export function addRunningPools(
@@ -23,12 +24,19 @@ export function addRunningPools(
         labelTitle: () => `${pool.name}: ${pool.code}`,
         detail: () => pool.notebook?.split('/').pop() ?? '',
         open: () => void commands.execute(COMMANDS.notebook, { pool: pool.id }),
-        shutdown: () => void commands.execute(COMMANDS.stop, { pool: pool.id })
+        shutdown: () => {
+          const refusal = refusalOf(model, trans);
+          if (refusal) {
+            tell({ ok: false, words: refusal });
+          } else {
+            void commands.execute(COMMANDS.stop, { pool: pool.id });
+          }
+        }
       })),
     runningChanged: model.changed,
     refreshRunning: () => void model.refresh().catch(() => undefined), // the panel says what is wrong
     shutdownAll: () => {
-      model.document.pools.forEach(pool => void model.act(pool.id, 'stop'));
+      model.document.pools.forEach(pool => void model.act(pool.id, 'stop').then(tell));
     },
     shutdownLabel: trans.__('Stop the pool…'),
     shutdownAllLabel: trans.__('Stop all pools'),

@@ -1,5 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyJSONObject } from '@lumino/coreutils';
 
 import type { SidebarModel } from './model.js';
 import type { RowMenu } from './rowMenu.js';
@@ -57,9 +58,16 @@ export const COMMANDS = {
   output: 'mgpu:show-output'
 } as const;
 
+/** Run a command for a row, if it can be done to it now. */
+export function perform({ commands }: ITools, command: string, args: ReadonlyJSONObject): void {
+  if (commands.isEnabled(command, args)) {
+    void commands.execute(command, args);
+  }
+}
+
 /** Make a button that runs a command with what its row stands for now. */
 export function commandButton(
-  { commands }: ITools,
+  tools: ITools,
   words: string,
   command: string,
   args: () => Readonly<Record<string, string | number | null>>
@@ -70,7 +78,7 @@ export function commandButton(
   button.textContent = words;
   button.addEventListener('click', event => {
     event.stopPropagation();
-    void commands.execute(command, args());
+    perform(tools, command, args());
   });
   return button;
 }

@@ -12,7 +12,15 @@ import {
 
 import type { ITask } from './rows.js';
 import { walkable } from './roving.js';
-import { allow, COMMANDS, commandButton, type IShown, type ITools, refusalOf } from './shown.js';
+import {
+  allow,
+  COMMANDS,
+  commandButton,
+  type IShown,
+  type ITools,
+  perform,
+  refusalOf
+} from './shown.js';
 import { canRequestStop, hasOutput, taskEntries } from './taskCommands.js';
 import { secondsLeft } from './units.js';
 import { VirtualRows } from './virtualRows.js';
@@ -25,7 +33,7 @@ export function makeTaskList(tools: ITools): {
   update(shown: IShown): void;
   dispose(): void;
 } {
-  const { trans, commands } = tools;
+  const { trans } = tools;
   const counts = make('p', 'mgpu-hint');
   const list = make('ul', 'mgpu-rows mgpu-task-rows');
   const hint = make('p', 'mgpu-hint');
@@ -37,12 +45,12 @@ export function makeTaskList(tools: ITools): {
     list,
     scroller,
     keyOf: row => row.task.key,
-    kindOf: row => (hasRoom(row.task) ? 'long' : 'short'),
+    kindOf: row => (runs(row.task) ? 'long' : 'short'),
     create: () => makeTaskRow(tools),
     onDraw: () => refresh()
   });
   tools.menu.serve(list, taskEntries);
-  const run = (command: string) => (key: string) => void commands.execute(command, { task: key });
+  const run = (command: string) => (key: string) => perform(tools, command, { task: key });
   refresh = walkable(list, {
     keys: () => rows.keys,
     show: key => rows.show(key),
@@ -95,7 +103,7 @@ interface ITaskRow {
 }
 
 /** What runs has a line of its own for its metrics. */
-function hasRoom({ state }: ITask): boolean {
+function runs({ state }: ITask): boolean {
   return state === 'running';
 }
 
@@ -137,7 +145,7 @@ function makeTaskRow(tools: ITools): { node: HTMLElement; update(row: ITaskRow):
       setAttribute(name, 'title', task.name);
       const rank = task.rank === null ? '' : trans.__('rank %1', task.rank);
       setText(where, [now.poolName, rank].filter(Boolean).join(' · '));
-      const isRunning = hasRoom(task);
+      const isRunning = runs(task);
       node.classList.toggle('mgpu-task-short', !isRunning);
       setShown(progress.node, isRunning && task.progress !== null);
       const percent = trans.__('%1 %', Math.floor(100 * (task.progress ?? 0)));

@@ -1,0 +1,136 @@
+"""The sidebar in a page of JupyterLab: from its activation to its first paint, and what is loaded.
+
+Sixteen GPUs of the C stub of libnvidia-ml, a pool of two CPU engines. "Activation" is both: the
+plugin's, in a page whose layout has the panel open, and the panel's, when it is opened in a page.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import measure
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import gpu_stubs
+import lab
+
+NUM_GPUS = 16
+POOL = "%load_ext jupyter_mgpu\n%parpool 2 --gpus 0,1 --name bench"
+# A frame is painted after its callbacks; a message is taken up after that.
+WATCH = """
+window.firstPaints = {};
+const painted = (name, selector) => {
+    const look = () => {
+        const found = [...document.querySelectorAll(selector)];
+        if (window.firstPaints[name] || !found.some(one => one.getClientRects().length)) return;
+        window.firstPaints[name] = -1;
+        requestAnimationFrame(() => {
+            const after = new MessageChannel();
+            after.port1.onmessage = () => { window.firstPaints[name] = performance.now(); };
+            after.port2.postMessage(0);
+        });
+    };
+    new MutationObserver(look).observe(document, {
+        subtree: true, childList: true, attributes: true
+    });
+};
+painted('panel', '.jp-mgpu-panel .mgpu-status');
+painted('rows', '.jp-mgpu-panel .mgpu-gpu-rows .mgpu-row');
+"""
+PAINTED = "() => window.firstPaints.panel > 0 && window.firstPaints.rows > 0"
+OPEN = """() => {
+    window.openedAt = performance.now();
+    void window.jupyterapp.commands.execute('mgpu:open');
+}"""
+PLUGIN = "() => performance.getEntriesByName('jupyter-mgpu:activate')[0].startTime"
+
+
+def new_page(browser: Any) -> Any:
+    page = browser.new_context(viewport=lab.VIEWPORT).new_page()
+    page.set_default_timeout(lab.TIMEOUT_MS)
+    page.add_init_script(WATCH)
+    return page
+
+
+def first_paint(page: Any, since: str) -> tuple[float, float]:
+    """Return the seconds to the panel, and to its rows."""
+    page.wait_for_function(PAINTED)
+    paints, since_ms = page.evaluate("() => window.firstPaints"), page.evaluate(since)
+    return (paints["panel"] - since_ms) / 1000, (paints["rows"] - since_ms) / 1000
+
+
+def rows_of(words: str, seconds: list[tuple[float, float]]) -> Iterator[measure.Row]:
+    """Say when the panel was painted, and when with what the server had told."""
+    panel, rows = map(statistics.median, zip(*seconds, strict=True))
+    yield measure.Row(f"sidebar's first paint after {words}", panel, "s", "< 0.5 s", "")
+    yield measure.Row(f"sidebar's first paint with GPUs after {words}", rows, "s", "", "")
+
+
+def opened(browser: Any, url: str) -> Iterator[measure.Row]:
+    """Measure from the command that opens the panel, in a page that has loaded without it."""
+    seconds = []
+    for _ in range(measure.REPEATS):
+        page = new_page(browser)
+        page.goto(url)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        page.evaluate("() => window.jupyterapp.restored")
+        page.evaluate(OPEN)
+        seconds.append(first_paint(page, "() => window.openedAt"))
+        measure.step(f"opened: {seconds[-1][0]:.3f} s, with GPUs {seconds[-1][1]:.3f} s")
+        page.context.close()
+    yield from rows_of("it is opened", seconds)
+
+
+def restored(browser: Any, url: str) -> Iterator[measure.Row]:
+    """Measure from the plugin's activation, in a page whose layout has the panel open."""
+    page = new_page(browser)
+    page.goto(url)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.evaluate("() => window.jupyterapp.restored")
+    page.evaluate(OPEN)
+    page.wait_for_function(PAINTED)
+    seconds = []
+    for _ in range(measure.REPEATS):
+        page.wait_for_timeout(2000)  # the layout is saved a second after it has changed
+        page.reload()
+        seconds.append(first_paint(page, PLUGIN))
+        measure.step(f"restored: {seconds[-1][0]:.3f} s, with GPUs {seconds[-1][1]:.3f} s")
+    page.context.close()
+    yield from rows_of("the plugin's activation", seconds)
+
+
+def sizes() -> Iterator[measure.Row]:
+    """Measure what a page loads for the panel: its chunk, the styles, and the entry."""
+    built = Path(__file__).parents[1] / "jupyter_mgpu" / "labextension" / "static"
+    chunks = [*built.glob("lib_index_js.*"), *built.glob("style_index_js.*")]
+    loaded = sum(path.stat().st_size for path in (*chunks, *built.glob("remoteEntry.*")))
+    yield measure.Row("sidebar: what a page loads", loaded / 1000, "kB", "< 150 kB", "")
+
+
+def main() -> Iterator[measure.Row]:
+    with tempfile.TemporaryDirectory(prefix="mgpu-") as name:
+        folder = Path(name)
+        os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "run")
+        gpu_stubs.build_libraries(folder)
+        machine = gpu_stubs.make_machine(gpu_stubs.gpus(NUM_GPUS), folder, folder)
+        (folder / "lab").mkdir()
+        with (
+            lab.running_lab(folder / "lab", dict(machine)) as server,
+            lab.running_browser() as driven,
+        ):
+            server.add("book.ipynb", [POOL])
+            url = server.page("lab/workspaces/bench/tree/book.ipynb")
+            tab = lab.LabPage(driven.new_page(viewport=lab.VIEWPORT), url)
+            tab.run_to_end(0)
+            tab.page.close()
+            yield from opened(driven, server.page("lab/workspaces/opened/tree/book.ipynb"))
+            yield from restored(driven, url)
+        yield from sizes()
+
+
+if __name__ == "__main__":
+    measure.emit(main())
