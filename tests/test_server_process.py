@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.error
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_stubs import gpu, gpu_uuid, gpus
@@ -83,6 +84,25 @@ def test_a_pool_on_gpus_is_named_on_them(gpu_machine, tmp_path):
             (user,) = sections["gpus"][gpu_uuid(index)]["users"]
             assert (user["pool"], user["rank"], user["ours"]) == (found, rank, True)
         assert sections["gpus"][gpu_uuid(0)]["users"] == []
+
+
+def test_pools_of_one_name_are_told_apart_on_their_gpus(gpu_machine, tmp_path):
+    machine = gpu_machine(gpus(3))
+    with (
+        notebook(dict(machine)) as one,
+        notebook(dict(machine)) as other,
+        running_server(tmp_path, machine) as server,
+    ):
+        for index, nb in enumerate((one, other)):
+            nb.check(f"%load_ext jupyter_mgpu\n%parpool 1 --gpus {index}")
+
+        def users() -> list[dict[str, Any]]:
+            rows = server.sections()["gpus"]
+            return [user for index in (0, 1) for user in rows[gpu_uuid(index)]["users"]]
+
+        wait_until(lambda: len(users()) == 2 and all(user["ours"] for user in users()), 20, "both")
+        pools = server.sections()["pools"]
+        assert [pools[user["pool"]]["kernel_pid"] for user in users()] == [one.pid, other.pid]
 
 
 def test_a_driver_that_hangs_hangs_nothing_else(gpu_machine, tmp_path):

@@ -24,7 +24,8 @@ class GpusWatch:
         self._engines: tuple[EngineProcess, ...] = ()
         self._hosts: tuple[HostReading, ...] = ()
         self._ids_by_pid: dict[int, str] = {}
-        self._ids_by_name: dict[str, str | None] = {}
+        self._ids_by_kernel: dict[tuple[int, str], str] = {}
+        self._ids_by_name: dict[str, str] = {}
         self._watch = Watch(
             interval_s,
             engines=lambda: self._engines,
@@ -39,6 +40,8 @@ class GpusWatch:
         engines = [(pool, engine) for pool in pools for engine in pool.engines]
         self._engines = tuple(EngineProcess(e.pid, pool.id, e.rank) for pool, e in engines)
         self._ids_by_pid = {engine.pid: pool.id for pool, engine in engines}
+        # An engine that does not use its GPU yet is known by its kernel and the pool's name there.
+        self._ids_by_kernel = {(pool.kernel_pid, pool.name): pool.id for pool in pools}
         names = [pool.name for pool in pools]
         self._ids_by_name = {pool.name: pool.id for pool in pools if names.count(pool.name) == 1}
 
@@ -69,9 +72,12 @@ class GpusWatch:
         return {(engine.host, engine.pid): engine.cpu_percent for engine in engines}
 
     def _pool_of(self, use: GpuUse, host: str | None) -> str | None:
-        is_known = use.pid is not None and host is None
-        by_pid = self._ids_by_pid.get(use.pid or 0) if is_known else None
-        return by_pid or self._ids_by_name.get(use.pool or "")
+        name = use.pool or ""
+        by_process = None
+        if host is None:  # a number of a process says something on its own host only
+            pid = use.pid or 0
+            by_process = self._ids_by_pid.get(pid) or self._ids_by_kernel.get((pid, name))
+        return by_process or self._ids_by_name.get(name)
 
     def history(self, num_points: int, fields: Iterable[str] = HISTORY) -> dict[str, Any]:
         """Return the last values of each GPU, newest last, None where there was none."""

@@ -111,6 +111,9 @@ class HistoryCharts extends Widget {
   private async _load(): Promise<void> {
     const { CHART_WORDS, makeChart } = await import('mgpu-views/chart.js');
     const { translator } = await import('mgpu-views/parts.js');
+    if (this.isDisposed) {
+      return;
+    }
     const { trans } = this._tools;
     const words = translator({ get: () => null }, { ...CHART_WORDS, ...chartWords(trans) });
     const together = {

@@ -9,6 +9,7 @@ import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Signal } from '@lumino/signaling';
 
 import { addCommands } from './commands.js';
 import { HistoryOpener } from './history.js';
@@ -65,14 +66,21 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     restorer?.add(panel, GpuPanel.ID);
 
     const chip = new StatusChip(commands, trans);
-    statusBar?.registerStatusItem(CHIP, { item: chip, align: 'left', rank: 5 });
+    const chipChanged = new Signal<unknown, void>(chip);
+    const hasChip = (): boolean => statusBar !== null && settings.statusBar;
+    statusBar?.registerStatusItem(CHIP, {
+      item: chip,
+      align: 'left',
+      rank: 5,
+      isActive: hasChip,
+      activeStateChanged: chipChanged
+    });
     model.changed.connect(() => chip.show_(model, settings.sizeUnit));
     const apply = (now: ISidebarSettings): void => {
       settings = now;
       panel.settings = now;
-      const hasChip = statusBar !== null && now.statusBar;
-      chip.setHidden(!hasChip);
-      model.watch(CHIP, hasChip ? { intervalS: CHIP_INTERVAL_S } : null);
+      chipChanged.emit();
+      model.watch(CHIP, hasChip() ? { intervalS: CHIP_INTERVAL_S } : null);
     };
     apply(DEFAULTS);
     void registry?.load(sidebar.id).then(found => {
