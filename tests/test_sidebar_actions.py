@@ -138,7 +138,7 @@ def test_pools_are_among_what_runs_and_are_shut_down_from_there(panel: Panel) ->
     playwright.expect(item).to_be_visible()
 
     item.hover()
-    item.get_by_role("button", name="Stop the pool…").click()
+    item.locator(".jp-RunningSessions-itemShutdown").click()
     playwright.expect(panel.dialog).to_contain_text("Stop pool main?")
     panel.answer("Stop the pool")
 

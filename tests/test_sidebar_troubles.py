@@ -65,6 +65,19 @@ def pool_of(lab: Lab) -> tuple[control.FoundPool, str]:
     return pool, pool.kernel_id
 
 
+def end_restarted(lab: Lab, kernel: str) -> None:
+    """End a kernel that was killed, once the server has started it again.
+
+    A server that is ended while it does so raises, and hangs.
+    """
+
+    def is_back() -> bool:
+        return bool(lab.api("GET", f"kernels/{kernel}")["execution_state"] == "idle")
+
+    wait_until(is_back, 60, "the kernel's restart")
+    lab.api("DELETE", f"kernels/{kernel}")
+
+
 def test_where_a_proxy_lets_no_websocket_through_the_server_is_asked(
     browser: Any, lab: Lab
 ) -> None:
@@ -107,13 +120,14 @@ def test_a_killed_kernels_pool_goes_from_the_panel_with_its_tasks(browser: Any, 
     panel.shows("ready 2/2")
     panel.tab.run(1)
     panel.shows("learn")
-    pool, _ = pool_of(lab)
+    pool, kernel = pool_of(lab)
 
     os.kill(pool.kernel_pid, signal.SIGKILL)
 
     panel.shows("No pool yet.")
     panel.shows("No task yet.")
     wait_until(lambda: not any(is_alive(engine.pid) for engine in pool.engines), 30, "their end")
+    end_restarted(lab, kernel)
     panel.tab.page.close()
 
 
@@ -121,7 +135,7 @@ def test_what_a_killed_kernel_has_left_is_named_and_cleaned_up(browser: Any, lab
     panel = open_panel(browser, lab, "orphaned")
     panel.tab.run(0)
     panel.shows("ready 2/2")
-    pool, _ = pool_of(lab)
+    pool, kernel = pool_of(lab)
     for pid in guards_of(pool):
         os.kill(pid, signal.SIGKILL)
 
@@ -138,6 +152,7 @@ def test_what_a_killed_kernel_has_left_is_named_and_cleaned_up(browser: Any, lab
     panel.shows("No pool yet.")
     assert not any(is_alive(engine.pid) for engine in pool.engines)
     wait_until(lambda: not pool.record_path.exists(), 10, "no record")
+    end_restarted(lab, kernel)
     panel.tab.page.close()
 
 

@@ -157,6 +157,8 @@ function makeGpuRow(trans: TranslationBundle): { node: HTMLElement; update(row: 
       setShown(who, isCompact || !isIdle);
       [readings, held].forEach(line => setShown(line, !isGone && (isCompact || !isIdle)));
       node.classList.toggle('mgpu-row-off', gpu.state !== 'ok');
+      // One of another host has no number here, so its whole name.
+      node.classList.toggle('mgpu-row-named', gpu.index === null);
     }
   };
 }
