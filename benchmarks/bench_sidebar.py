@@ -116,6 +116,7 @@ def sizes() -> Iterator[measure.Row]:
 
 
 def main() -> Iterator[measure.Row]:
+    yield from sizes()
     with tempfile.TemporaryDirectory(prefix="mgpu-") as name:
         folder = Path(name)
         os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "run")
@@ -133,7 +134,6 @@ def main() -> Iterator[measure.Row]:
             tab.page.close()
             yield from opened(driven, server)
             yield from restored(driven, url)
-        yield from sizes()
 
 
 if __name__ == "__main__":

@@ -159,7 +159,11 @@ def running_lab(
             yield Lab(base, folder, server, token)
         finally:
             server.send_signal(signal.SIGTERM)  # ends the kernels, too
-            server.wait(30)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()  # nothing is to be left behind by a test that fails so
+                raise
 
 
 def _answers(url: str) -> bool:
