@@ -70,7 +70,7 @@ def count_bytes(pool: Pool | None = None) -> Traffic:
 
     What was submitted and not yet handed to an engine when the block ends is not counted: wait for
     the results in the block. Data that several ranks read in shared memory counts for each, though
-    it exists once.
+    it exists once; on its way to another host it counts once more, for the rank that it went by.
 
     Args:
         pool: Whose bytes; the current pool by default.

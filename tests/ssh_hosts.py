@@ -76,8 +76,10 @@ class Host:
             "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
             f"KbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\nSetEnv {variables}\n"
         )
+        # Mounts are its own there: see `ip netns exec`.
         inside = (
-            f"hostname {self.name}; exec {SSHD} -D -f {config} -E {self.folder}/{self.name}.log"
+            f"mount -t tmpfs none {self.folder}/hidden; hostname {self.name}; "
+            f"exec {SSHD} -D -f {config} -E {self.folder}/{self.name}.log"
         )
         self.sshd = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", inside],
@@ -128,6 +130,11 @@ class Hosts:
     a: Host
     b: Host
     config: Path
+
+    @property
+    def hidden(self) -> Path:
+        """A folder in which each host sees its own files only."""
+        return self.config.parent / "hidden"
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +219,7 @@ def _inside(namespace: str) -> Iterator[None]:
 
 def _configure(folder: Path, hosts: list[Host]) -> Path:
     Path("/run/sshd").mkdir(exist_ok=True)
+    (folder / "hidden").mkdir()
     for name in ("user", *(f"{host.name}.key" for host in hosts)):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
     known = [f"{host.address} {(folder / f'{host.name}.key.pub').read_text()}" for host in hosts]

@@ -10,9 +10,10 @@ from types import ModuleType
 
 import pytest
 from far_pools import Loopback, far_plan, far_pool
-from ssh_hosts import why_not
+from ssh_hosts import Hosts, why_not
 
 import jupyter_mgpu as mgpu
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.on_engine import sent_modules
 from jupyter_mgpu.pool import Pool
@@ -111,3 +112,23 @@ def test_an_error_names_the_line_of_the_module(pool: Pool, folder: Path) -> None
         pool.submit(imported("faulty").fail).result(20)
 
     assert "faulty.py" in "".join(raised.value.__notes__)
+
+
+@pytest.mark.ssh
+def test_a_pool_over_ssh_finds_out_that_a_folder_is_not_shared(
+    ssh_hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = HostDescription("hosta", "hosta", gpus="none", engines=1)
+    options = SshOptions(config=ssh_hosts.config)
+    monkeypatch.chdir(ssh_hosts.hidden)
+    monkeypatch.syspath_prepend("")
+    written(ssh_hosts.hidden, "at_home.py", "def where(): return 'at home'\n")
+    where = imported("at_home").where
+
+    with mgpu.parpool(
+        cluster=ClusterDescription("lab", "ssh", hosts=(host,), options=options), name="apart"
+    ) as pool:
+        assert pool.submit(os.listdir, str(ssh_hosts.hidden)).result(20) == []
+        assert pool.submit(where).result(20) == "at home"
+
+    assert "hosta does not see the notebook's folder" in capsys.readouterr().out

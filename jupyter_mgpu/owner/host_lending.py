@@ -46,6 +46,7 @@ class HostLending:
         tell: Sends to the guard of an engine, by the engine's name.
         say: Tells the user a sentence about an engine.
         loop: The owner's event loop.
+        keeps_recent: Whether what is sent again comes as the same frames.
     """
 
     def __init__(
@@ -54,7 +55,10 @@ class HostLending:
         tell: Callable[[str, list[Frame]], None],
         say: Callable[[EngineRecord, str], None],
         loop: asyncio.AbstractEventLoop,
+        *,
+        keeps_recent: bool,
     ) -> None:
+        self._keeps_recent = keeps_recent
         self._send = send
         self._say = say
         self._lender = Lender()
@@ -116,17 +120,22 @@ class HostLending:
 
     def _deliver(self, message: _Message) -> None:
         described = {block: copy.description for block, copy in message.copies.items()}
-        views = Counter(map(block_of, message.frames))
-        for frame in message.frames:
-            copy = message.copies.get(block_of(frame))
-            # Those that share a block were made for this message only: no other will have them.
-            if copy is not None and copy.description and views[block_of(frame)] == 1:
-                self._recent.keep(frame, copy.took_s)
+        if self._keeps_recent:
+            self._keep(message)
         header, left = self._lender.lend(
             message.peer, message.header, message.frames, described.get
         )
         shared = sum(map(len, message.frames)) - sum(map(len, left))
         self._send(message.channel, message.engine, header, left, shared)
+
+    def _keep(self, message: _Message) -> None:
+        """Keep the frames of a message that others may have as well."""
+        views = Counter(map(block_of, message.frames))
+        for frame in message.frames:
+            copy = message.copies.get(block_of(frame))
+            # Those that share a block were made for this message only.
+            if copy is not None and copy.description and views[block_of(frame)] == 1:
+                self._recent.keep(frame, copy.took_s)
 
     def answered(self, engine: EngineRecord, header: Header) -> None:
         """Take an engine's answer about what was lent to it."""
