@@ -96,7 +96,7 @@ class _Guard:
         self._monitor = self._line.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
-        self._away_since: float | None = time.monotonic()
+        self._away_since: float | None = None
         self._is_asked_to_end = False
         self._refusal: str | None = None
         self._log_sent = 0
@@ -110,6 +110,7 @@ class _Guard:
     def run(self) -> None:
         """Watch until the engine has ended, or has to be."""
         self._take_leases()
+        self._away_since = time.monotonic()  # a lease may have had to be waited for
         self._line.connect(os.environ[lifeline.URL_VARIABLE])
         self._ask_for_proof()
         for signum in _EXITS:  # a scheduler that ends the job, or an administrator
