@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from plain_engines import plain_pool, shared_pool
 
+from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.on_engine import guard
 from jupyter_mgpu.rendezvous import Rendezvous, Visible
 from notebooks import notebook
@@ -78,6 +79,19 @@ def test_with_all_gpus_visible_the_local_rank_is_the_rank() -> None:
 
     assert (variables["LOCAL_RANK"], variables["LOCAL_WORLD_SIZE"]) == ("1", "2")
     assert (variables["GROUP_RANK"], variables["GROUP_WORLD_SIZE"]) == ("0", "1")
+    rendezvous.close()
+
+
+def test_on_several_hosts_the_local_rank_is_that_of_the_host() -> None:
+    rendezvous = Rendezvous()
+    place = HostPlace(local_rank=1, local_size=2, group=2, num_groups=3)
+
+    own = rendezvous.environment(5, 6, 0, place=place)
+    pool = rendezvous.environment(5, 6, 0, place=place, visible="pool")
+
+    assert (own["MGPU_LOCAL_RANK"], own["LOCAL_RANK"], own["GROUP_RANK"]) == ("1", "0", "5")
+    assert (pool["LOCAL_RANK"], pool["LOCAL_WORLD_SIZE"]) == ("1", "2")
+    assert (pool["GROUP_RANK"], pool["GROUP_WORLD_SIZE"]) == ("2", "3")
     rendezvous.close()
 
 

@@ -133,7 +133,7 @@ def test_tasks_run_and_stop_and_the_group_works_again(duo: Pool) -> None:
     assert time.monotonic() - begun_s < 3
     assert isinstance(ended[0], KeyboardInterrupt)
     assert [e.starts for e in duo.engines] == [0, 0]
-    test_engines_run_on_their_hosts_and_know_their_places(duo)
+    assert list(mgpu.spmd(sum_over_ranks)) == [1.0, 1.0]
 
 
 def test_a_link_that_is_cut_for_three_seconds_loses_nothing(duo: Pool, ssh_hosts: Hosts) -> None:
@@ -293,6 +293,13 @@ def test_a_host_whose_key_is_not_known_is_refused(ssh_hosts: Hosts, tmp_path: Pa
 
     with pytest.raises(PoolStartError, match="not known to ssh"):
         mgpu.parpool(cluster=describe(replace(ssh_hosts, config=strange)), name="wrong")
+
+
+def test_an_address_that_leads_nowhere_is_refused(ssh_hosts: Hosts) -> None:
+    cluster = replace(describe(ssh_hosts), address="10.77.0.250")
+
+    with pytest.raises(PoolStartError, match=r"hosta, hostb cannot connect to 10\.77\.0\.250"):
+        mgpu.parpool(cluster=cluster, name="wrong")
 
 
 def test_a_python_without_the_package_or_of_another_version_is_refused(
