@@ -579,6 +579,10 @@ def test_what_ended_while_its_page_was_closed_is_final_when_it_opens_again(
 
     shown = page.output(1).locator(".jp-OutputArea-child").last
     playwright.expect(shown).to_contain_text("finished")
+    # The kernel's last bundle comes a moment after its last state.
+    cell = "jupyterapp.shell.currentWidget.content.widgets[1]"
+    in_page = f"() => JSON.stringify({cell}.model.outputs.toJSON())"
+    wait_until(lambda: '"final":true' in page.page.evaluate(in_page), 60, "the last bundle")
     page.command("docmanager:save")
     saved = saved_outputs(path, 1, has='"final": true')
     assert WIDGET not in saved
