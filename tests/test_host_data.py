@@ -294,6 +294,19 @@ def test_large_data_goes_to_each_engine_where_there_is_no_memory(
     assert "too little free memory" in told[0]
 
 
+def test_nothing_is_left_in_memory_when_the_pool_has_ended() -> None:
+    plan = far_plan(0, Placement("elsewhere", Loopback()), HostPlace(0, 1))
+    array = new_array()
+    with far_pool([plan], name="short") as pool:
+        assert pool.submit(total, array).result(30) == array.sum()
+        (guard,) = guards_of(pool)
+        assert blocks_of(guard)
+
+    wait_until(lambda: not psutil.pid_exists(guard), 10, "the end of the guard")
+    gc.collect()
+    assert not blocks_of(os.getpid())
+
+
 def test_a_holder_says_why_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder, "fits", lambda _: False)
     keeper, before = holder.Holder(), set(blocks_of(os.getpid()))

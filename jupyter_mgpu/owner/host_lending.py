@@ -46,7 +46,6 @@ class HostLending:
         tell: Sends to the guard of an engine, by the engine's name.
         say: Tells the user a sentence about an engine.
         loop: The owner's event loop.
-        keeps_recent: Whether what is sent again comes as the same frames.
     """
 
     def __init__(
@@ -55,10 +54,7 @@ class HostLending:
         tell: Callable[[str, list[Frame]], None],
         say: Callable[[EngineRecord, str], None],
         loop: asyncio.AbstractEventLoop,
-        *,
-        keeps_recent: bool,
     ) -> None:
-        self._keeps_recent = keeps_recent
         self._send = send
         self._say = say
         self._lender = Lender()
@@ -120,8 +116,7 @@ class HostLending:
 
     def _deliver(self, message: _Message) -> None:
         described = {block: copy.description for block, copy in message.copies.items()}
-        if self._keeps_recent:
-            self._keep(message)
+        self._keep(message)
         header, left = self._lender.lend(
             message.peer, message.header, message.frames, described.get
         )

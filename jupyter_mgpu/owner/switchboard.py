@@ -58,9 +58,7 @@ class Switchboard:
         self._lending: HostLending | None = None
         if far is not None:
             far.listener = functools.partial(self._take_parts, is_far=True)
-            self._lending = HostLending(
-                self._send_rest, far.send_guard, self._say, loop, keeps_recent=not holds
-            )
+            self._lending = HostLending(self._send_rest, far.send_guard, self._say, loop)
             far.guard_listener = self._lending.heard
         self._token = token
         self._find = find

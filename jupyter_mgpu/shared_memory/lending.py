@@ -58,10 +58,10 @@ class Lender:
         """
         found = {block: None for frame in frames if (block := block_of(frame)) is not None}
         described = {block: text for block in found if (text := describe(block)) is not None}
+        if not described:
+            return header, frames
         lent = [(place, block_of(frame)) for place, frame in enumerate(frames)]
         lent = [(place, block) for place, block in lent if block in described]
-        if not lent:
-            return header, frames
         number = next(self._numbers)
         self._loans[number] = Loan(peer, header, frames)
         index = {block: place for place, block in enumerate(described)}
