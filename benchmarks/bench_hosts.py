@@ -6,6 +6,7 @@ few kernels have `tc netem`.
 
 import contextlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -60,10 +61,11 @@ def their_files(names: list[str]) -> Iterator[Path]:
                 [*words, f"--ipython-dir={folder}", "--log-level=40"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
             )
             undo.callback(process.wait)
-            undo.callback(process.kill)
+            undo.callback(os.killpg, process.pid, signal.SIGKILL)  # with its children
             while not (security / "ipcontroller-engine.json").exists():
                 measure.time.sleep(0.02)
         yield security / "ipcontroller-client.json"
