@@ -41,6 +41,19 @@ test('another snapshot replaces everything', () => {
   );
 });
 
+test("the server's machine comes first, then other hosts by their names", () => {
+  const told = new ServerDocument();
+  const rows = ['other/b', 'other/a', 'host'].map(id => [id, { hostname: id.slice(-1) }]);
+
+  told.apply(snapshot({ host: Object.fromEntries(rows) }));
+
+  assert.deepEqual(
+    told.hosts.map(host => host.id),
+    ['host', 'other/a', 'other/b']
+  );
+  assert.equal(told.host.id, 'host');
+});
+
 test('frames and sections of a newer server do no harm', () => {
   const told = new ServerDocument();
 

@@ -96,10 +96,10 @@ function addViewCommands({ app, model, trans, open, openHistory }: IStage): void
   commands.addCommand(COMMANDS.diagnostics, {
     label: trans.__('Copy what the GPU panel knows'),
     execute: () => {
-      const { host, telemetry, gpus, pools, tasks } = model.document;
+      const { hosts, telemetry, gpus, pools, tasks } = model.document;
       const link = model.link.kind;
       Clipboard.copyToSystem(
-        JSON.stringify({ link, host, telemetry, gpus, pools, tasks }, null, 1)
+        JSON.stringify({ link, hosts, telemetry, gpus, pools, tasks }, null, 1)
       );
     }
   });

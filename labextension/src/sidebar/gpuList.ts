@@ -4,7 +4,7 @@ import { keyed, make, seriesClass, setAttribute, setShown, setText } from 'mgpu-
 
 import { isOurs, lookOf, memoryOf, sparkSentence, titleOf, whoWords } from './gpuWords.js';
 import { LENGTH } from './histories.js';
-import { makeHostRow } from './hostRow.js';
+import { makeHostRows } from './hostRow.js';
 import { memoryWords, percentWords } from './meters.js';
 import type { IGpu } from './rows.js';
 import { walkable } from './roving.js';
@@ -21,8 +21,8 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
   const trouble = make('p', 'mgpu-trouble');
   const list = make('ul', 'mgpu-rows mgpu-gpu-rows');
   const more = make('p', 'mgpu-hint');
-  const host = makeHostRow(trans);
-  const node = make('div', 'mgpu-section', trouble, list, more, host.node);
+  const hosts = makeHostRows(trans);
+  const node = make('div', 'mgpu-section', trouble, list, more, hosts.node);
   let gpus: IGpu[] = [];
   const rows = keyed<IGpuRow>(
     list,
@@ -76,7 +76,7 @@ export function makeGpuList(tools: ITools): { node: HTMLElement; update(shown: I
       setText(trouble, words);
       setShown(trouble, words !== '');
       setShown(list, gpus.length > 0);
-      host.update(model.document.host, settings.sizeUnit);
+      hosts.update(model.document.hosts, settings.sizeUnit);
       refresh();
     }
   };

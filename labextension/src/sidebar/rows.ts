@@ -4,11 +4,17 @@
 export type Reasons = Readonly<Record<string, string>>;
 
 export interface IHost {
+  /** "host" for the server's machine. */
+  readonly id: string;
   readonly hostname: string;
   readonly cpu: number | null;
   readonly memory_used: number | null;
   readonly memory_total: number | null;
   readonly reasons: Reasons;
+  /** How old the readings of another host are where it does not report any more. */
+  readonly stale_s?: number | null;
+  /** Why another host has no GPU, or no new readings. */
+  readonly trouble?: string | null;
 }
 
 export interface ITelemetry {

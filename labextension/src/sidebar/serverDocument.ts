@@ -28,8 +28,16 @@ export class ServerDocument {
     return true;
   }
 
+  /** The server's machine. */
   get host(): IHost | null {
-    return (this._sections.get('host')?.get('host') as unknown as IHost | undefined) ?? null;
+    return this.hosts.find(host => host.id === 'host') ?? null;
+  }
+
+  /** The server's machine, then the other hosts of pools by their names. */
+  get hosts(): IHost[] {
+    const rows = this._rows('host', id => ({ id })) as unknown as IHost[];
+    const isOther = (host: IHost) => Number(host.id !== 'host');
+    return rows.sort((a, b) => isOther(a) - isOther(b) || a.hostname.localeCompare(b.hostname));
   }
 
   get telemetry(): ITelemetry | null {
