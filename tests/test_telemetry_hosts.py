@@ -3,9 +3,11 @@
 See test_telemetry_ssh for hosts that can be cut off.
 """
 
+import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,7 @@ from jupyter_mgpu.monitor import (
     with_hosts,
 )
 from jupyter_mgpu.monitor.reporter import REST_S
+from jupyter_mgpu.transport.placement import Order
 from jupyter_mgpu.widgets.gpus_source import gpus_source
 from jupyter_mgpu.widgets.pool_source import pool_source
 from jupyter_mgpu.widgets.static import static_bundle
@@ -80,9 +83,18 @@ def test_only_one_engine_of_a_host_reads_it_and_only_while_somebody_looks(duo: D
     assert duo.samplers() == []
 
 
-def test_when_the_engine_that_reads_dies_the_next_one_takes_over(duo: Duo) -> None:
+def test_when_the_engine_that_reads_dies_the_next_one_takes_over(
+    duo: Duo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     until(lambda s: s.other_hosts[0].state == "ok", "a reading")
-    ages = []
+    ages, start, may_start = [], duo.launcher.start, threading.Event()
+
+    async def start_later(order: Order) -> Any:
+        while not may_start.is_set():
+            await asyncio.sleep(0.01)
+        return await start(order)
+
+    monkeypatch.setattr(duo.launcher, "start", start_later)
 
     os.kill(duo.pool.engines[1].pid, signal.SIGKILL)
 
@@ -92,7 +104,10 @@ def test_when_the_engine_that_reads_dies_the_next_one_takes_over(duo: Duo) -> No
         guards = [sampler.parent() for sampler in duo.samplers()]
         return guards == [psutil.Process(duo.pool.engines[2].pid).parent()] and host.age_s < 1
 
-    wait_until(is_next, 10, "the next sampler's reading")
+    try:
+        wait_until(is_next, 10, "the next sampler's reading")
+    finally:
+        may_start.set()
     assert max(ages) < 5
 
 
@@ -221,10 +236,12 @@ def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:
 
     (sampler,) = duo.samplers()
     sampler.suspend()
-    wait_until(lambda: gpus.state(100)["hosts"][0]["state"] == "stale", 10, "a stale host")
-    stale = gpus.state(100)["gpus"][0]
-    rank_1 = pool.state(100)["engines"][1]
-    sampler.resume()
+    try:
+        wait_until(lambda: gpus.state(100)["hosts"][0]["state"] == "stale", 10, "a stale host")
+        stale = gpus.state(100)["gpus"][0]
+        rank_1 = pool.state(100)["engines"][1]
+    finally:
+        sampler.resume()
 
     assert (stale["state"], stale["why"]) == ("stale", "hostb does not report any more.")
     assert rank_1["utilization"] == {"value": None, "reason": "hostb does not report any more."}

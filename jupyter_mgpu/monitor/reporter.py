@@ -7,9 +7,11 @@ It ends when nobody has wished for some seconds, or the guard ends. Its main thr
 that, so that a driver that hangs cannot hold it.
 """
 
+import ctypes
 import json
 import os
 import select
+import signal
 import sys
 
 from jupyter_mgpu.monitor.records import EngineProcess
@@ -18,10 +20,12 @@ from jupyter_mgpu.monitor.watch import Watch
 
 REST_S = 5.0
 _MOST_BYTES = 2**16
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Report until nobody wants it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # also while it is stopped
     engines: list[EngineProcess] = []
     with Watch(engines=lambda: engines, on_sample=_report):
         text = b""
