@@ -127,7 +127,10 @@ class _Span(ctypes.Structure):
 
 @functools.cache
 def _reader() -> Any:
-    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    try:
+        read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "the C library cannot read another process") from None
     spans, number = ctypes.POINTER(_Span), ctypes.c_ulong
     read.argtypes = (ctypes.c_int, spans, number, spans, number, number)
     read.restype = ctypes.c_ssize_t
