@@ -66,9 +66,11 @@ def pool(cluster: ClusterDescription) -> Iterator[Pool]:
 
 def holder(*options: str) -> "subprocess.Popen[bytes]":
     """A job of somebody else, which runs when this returns."""
-    before = len(queue())
-    job = subprocess.Popen(["srun", *options, "sleep", "600"], stderr=subprocess.DEVNULL)
-    wait_until(lambda: len([line for line in queue() if " R " in line]) > before, 20, "the job")
+    name = f"holder-{time.monotonic_ns()}"  # the jobs of others may come and go meanwhile
+    command = ["srun", f"--job-name={name}", *options, "sleep", "600"]
+    job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    asking = ["squeue", "--noheader", "--format=%t", f"--name={name}"]
+    wait_until(lambda: subprocess.check_output(asking, text=True).strip() == "R", 20, "the job")
     return job
 
 

@@ -34,6 +34,10 @@ from jupyter_mgpu.widgets.static import static_bundle
 from notebooks import wait_until
 
 
+def engines_of(duo: Duo, snapshot: Snapshot) -> list[EngineSample]:
+    return [engine for engine in snapshot.engines if engine.pool == duo.pool.name]
+
+
 def pids_on(snapshot: Snapshot, index: int) -> list[int | None]:
     found = snapshot.gpu(gpu_uuid(index), "hostb")
     return [use.pid for use in found.users or ()] if found is not None else []
@@ -61,12 +65,12 @@ def test_a_snapshot_has_the_other_host_under_its_name(duo: Duo) -> None:
     assert [g.host for g in snapshot.gpus] == ["hostb", "hostb"]
     assert snapshot.host.name is None
     engines = {engine.rank: engine.pid for engine in duo.pool.engines}
-    assert {(e.host, e.rank, e.pid) for e in snapshot.engines} == {
+    assert {(e.host, e.rank, e.pid) for e in engines_of(duo, snapshot)} == {
         (None, 0, engines[0]),
         ("hostb", 1, engines[1]),
         ("hostb", 2, engines[2]),
     }
-    assert all(e.rss_bytes > 10 * 2**20 for e in snapshot.engines)
+    assert all(e.rss_bytes > 10 * 2**20 for e in engines_of(duo, snapshot))
     assert "GPU 0 (NVIDIA L40S) on hostb" in repr(snapshot)
     rows = snapshot.to_pandas()
     assert list(rows[rows.host == "hostb"].what)[:3] == ["GPU 0", "GPU 1", "host"]
@@ -123,7 +127,7 @@ def test_a_sampler_that_is_killed_is_started_again(duo: Duo) -> None:
 
 
 def test_a_host_that_stops_reporting_turns_stale_with_its_age_and_comes_back(duo: Duo) -> None:
-    until(lambda s: len(s.engines) == 3 and len(s.gpus) == 2, "a full reading")
+    until(lambda s: len(engines_of(duo, s)) == 3 and len(s.gpus) == 2, "a full reading")
     (sampler,) = duo.samplers()
 
     sampler.suspend()
