@@ -20,12 +20,15 @@ IMMEDIATE_S = 10
 
 def ssh_words(options: SshOptions) -> list[str]:
     """Return ssh with its options: it never asks a person, and gives up after a while."""
-    words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
-    if options.config is not None:
-        words += ["-F", str(options.config)]
-    if options.port is not None:
-        words += ["-p", str(options.port)]
-    return [*words, *options.options]
+    own = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+    return [*own, *ssh_arguments(options)]
+
+
+def ssh_arguments(options: SshOptions) -> list[str]:
+    """Return what the user has described for ssh, as its arguments."""
+    config = ["-F", str(options.config)] if options.config is not None else []
+    port = ["-p", str(options.port)] if options.port is not None else []
+    return [*config, *port, *options.options]
 
 
 def on_host(options: SshOptions, host: HostDescription, command: Sequence[str]) -> list[str]:

@@ -1,24 +1,20 @@
 """Opens a pool whose engines run on other hosts, whatever starts them there."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
-from jupyter_mgpu import notebook, pools
 from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.far_plan import FarPlan
-from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
+from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder, start_pool
 from jupyter_mgpu.opening.scheduled_plan import plan_scheduled_pool
 from jupyter_mgpu.opening.ssh_plan import plan_ssh_pool
 from jupyter_mgpu.output import notices
-from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
-from jupyter_mgpu.sending import Sender
 
 Planner = Callable[[Request, ClusterDescription, Path], FarPlan]
 """Finds out what there is, and plans the engines; may use the pool's folder for its sockets."""
@@ -43,23 +39,13 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
         plan = planner_of(description.kind)(request, description, folder)
         for sentence in plan.sentences:
             notices.say(sentence)
-        pool = Pool(
-            partial(Owner, _plan_pool(request, options, description, plan, folder)),
-            request=request,
-            claims=plan.claims,
-            sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
-            say=notices.say,
-            on_end=pools.unregister,
-        )
-        notebook.watch_cells(pools.on_cell)
-        pool.start()
-        pools.register(pool)
+        pool_plan = _plan_pool(request, options, description, plan, folder)
+        return start_pool(pool_plan, request, plan.claims)
     except BaseException:
         if plan is not None:
             plan.drop()
         rmtree(folder, ignore_errors=True)
         raise
-    return pool
 
 
 def _plan_pool(

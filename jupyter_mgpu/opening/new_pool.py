@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from jupyter_mgpu import notebook, pools
 from jupyter_mgpu.diagnosis import Outcome, check_shared_memory
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import Choice, Request
+from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.opening.engine_plans import Say, claims_of, plan_engines
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.owner import Owner
@@ -50,20 +52,30 @@ def open_pool(request: Request, options: PoolOptions) -> Pool:
     try:
         for sentence in [*choice.sentences, *warnings()]:
             notices.say(sentence)
-        pool = Pool(
-            partial(Owner, make_plan(request, options, choice, private_folder())),
-            request=request,
-            claims=claims_of(choice),
-            sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
-            say=notices.say,
-            on_end=pools.unregister,
-        )
-        notebook.watch_cells(pools.on_cell)
-        pool.start()
-        pools.register(pool)
+        plan = make_plan(request, options, choice, private_folder())
+        return start_pool(plan, request, claims_of(choice))
     except BaseException:
         choice.drop()
         raise
+
+
+def start_pool(plan: PoolPlan, request: Request, claims: Mapping[int, Claim]) -> Pool:
+    """Start what was planned, with an owner in this kernel; from then on its name finds it.
+
+    Raises:
+        PoolStartError: If an engine does not come up.
+    """
+    pool = Pool(
+        partial(Owner, plan),
+        request=request,
+        claims=claims,
+        sender=Sender(notebook.user_namespace(), hidden=notebook.hidden_names()),
+        say=notices.say,
+        on_end=pools.unregister,
+    )
+    notebook.watch_cells(pools.on_cell)
+    pool.start()
+    pools.register(pool)
     return pool
 
 

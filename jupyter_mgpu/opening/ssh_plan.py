@@ -13,6 +13,7 @@ from typing import Any
 from jupyter_mgpu import cuda
 from jupyter_mgpu import gpus as devices
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+from jupyter_mgpu.clusters.commands import python_of, ssh_arguments
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import PoolStartError, SelectionError
 from jupyter_mgpu.gpus import Request
@@ -57,10 +58,10 @@ def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Pat
     with contextlib.ExitStack() as undo:
         asked = []
         for number, host in enumerate(far):
-            target = SshTarget(host.name, host.ssh, _arguments(options))
+            target = SshTarget(host.name, host.ssh, tuple(ssh_arguments(options)))
             connection = SshConnection(target, folder / f"c{number}")
             undo.callback(connection.close)
-            asked.append(Asked(connection, _python(host, description), _wish(request, host)))
+            asked.append(Asked(connection, python_of(description, host), _wish(request, host)))
         answers, address = _reach(asked, description, is_tunnel=options.tunnel)
         is_tunnel = address == TUNNEL_ADDRESS
         names = [host.name for host in far]
@@ -76,16 +77,6 @@ def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Pat
         }
         plan = _plan(request, description, found, address)
         return replace(plan, on_drop=undo.pop_all().close)
-
-
-def _arguments(options: SshOptions) -> tuple[str, ...]:
-    config = ("-F", str(options.config)) if options.config is not None else ()
-    port = ("-p", str(options.port)) if options.port is not None else ()
-    return (*config, *port, *options.options)
-
-
-def _python(host: HostDescription, description: ClusterDescription) -> str:
-    return host.python or description.python or sys.executable
 
 
 def _wish(request: Request, host: HostDescription) -> dict[str, Any]:

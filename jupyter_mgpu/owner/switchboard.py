@@ -1,7 +1,6 @@
 """The owner's side of the direct connections: authenticated, one per engine and channel."""
 
 import asyncio
-import contextlib
 import functools
 import hmac
 import itertools
@@ -18,6 +17,7 @@ from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.host_lending import HostLending
 from jupyter_mgpu.shared_memory import Borrowed
 from jupyter_mgpu.transport.far_port import FarPort
+from jupyter_mgpu.transport.routing import send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 CHANNELS = ("work", "control")
@@ -117,17 +117,8 @@ class Switchboard:
         engine.sent_bytes += sum(map(len, parts))
         if engine.is_far and self._far is not None:
             self._far.send(name, parts)
-            return
-        identity = name.encode()
-        with contextlib.suppress(zmq.ZMQError):  # it is gone: its death is noticed elsewhere
-            self._router.send(identity, zmq.SNDMORE)
-            if len(parts) == 1:
-                self._router.send(parts[0])
-            else:
-                self._router.send_multipart(parts, copy=False)
-        if int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            # zmq's descriptor tells of new messages once: sending may have used that up.
-            self._loop.call_soon(self._receive)
+        else:
+            send_to(self._router, name, parts, self._loop, self._receive)
 
     def ask(
         self, future: Future[Any], engine: EngineRecord, name: str, args: dict[str, Any]

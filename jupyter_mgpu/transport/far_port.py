@@ -5,7 +5,6 @@ It is one socket for the engines' own connections (`work:`, `control:`) and for 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import zmq
 from jupyter_mgpu import curve
 from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.far_process import FarProcess
+from jupyter_mgpu.transport.routing import send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 Listener = Callable[[list["zmq.Frame"]], None]
@@ -80,15 +80,7 @@ class FarPort:
 
     def send(self, connection: str, parts: Sequence[Frame]) -> None:
         """Send to a connection; harmless when it has gone."""
-        with contextlib.suppress(zmq.ZMQError):  # its death is noticed elsewhere
-            self._router.send(connection.encode(), zmq.SNDMORE)
-            if len(parts) == 1:
-                self._router.send(parts[0])
-            else:
-                self._router.send_multipart(parts, copy=False)
-        if int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            # zmq's descriptor tells of new messages once: sending may have used that up.
-            self._loop.call_soon(self._receive)
+        send_to(self._router, connection, parts, self._loop, self._receive)
 
     def _receive(self) -> None:
         while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
