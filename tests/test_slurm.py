@@ -54,6 +54,7 @@ def inside(
         done = subprocess.run(
             [*command, sys.executable, str(script)],
             env=environment,
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=100,
@@ -61,8 +62,9 @@ def inside(
         )
         if done.returncode:
             return {"error": done.stderr}
-        record: dict[str, Any] = json.loads(done.stdout.partition("RECORD")[2])
-        return record
+        said, _, text = done.stdout.partition("RECORD")
+        record: dict[str, Any] = json.loads(text)
+        return {**record, "said": said}
 
     def is_held() -> bool:
         asked = subprocess.run(
@@ -82,9 +84,11 @@ def inside(
         holder.wait(20)
 
 
+BATCH = 'sbatch --wait --quiet --gres=gpu:2 --output=out --wrap="$0 $1" && cat out'
 ALLOCATIONS = {
     "srun": ["srun", "--gres=gpu:2", "--ntasks=1"],
     "step of salloc": ["salloc", "--gres=gpu:2", "srun", "--gres=gpu:2"],
+    "batch script": ["sh", "-c", BATCH],  # as Open OnDemand has it
 }
 
 
@@ -95,6 +99,30 @@ def test_a_pool_has_the_gpus_of_the_allocation(inside: Callable[..., Any], way: 
     assert record["own"]["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert [device.partition(" (")[0] for device in record["devices"]] == ["GPU 2", "GPU 3"]
     assert [e["CUDA_VISIBLE_DEVICES"] for e in record["engines"]] == ["2", "3"]
+
+
+def test_without_a_mask_slurm_is_asked_for_the_gpus(inside: Callable[..., Any]) -> None:
+    record = inside(["salloc", "--gres=gpu:2"])
+
+    assert "CUDA_VISIBLE_DEVICES" not in record["own"]
+    assert "grants this notebook 2, 3." in record["said"]
+    assert [device.partition(" (")[0] for device in record["devices"]] == ["GPU 2", "GPU 3"]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in record["engines"]] == ["2", "3"]
+
+
+def test_an_allocation_without_gpus_has_none(inside: Callable[..., Any]) -> None:
+    record = inside(["salloc", "--ntasks=1"], "1")
+
+    assert "grants this notebook none of this machine's GPUs." in record["said"]
+    assert record["devices"] == ["CPU"]
+
+
+def test_a_notebook_beside_its_allocation_is_told_so(inside: Callable[..., Any]) -> None:
+    renamed = ["unshare", "--uts", "sh", "-c", 'hostname login; exec "$@"', "sh"]
+
+    record = inside(["salloc", "--gres=gpu:2", *renamed], "1")
+
+    assert "is on node1, and this notebook is not: %parpool N --cluster slurm" in record["said"]
 
 
 def test_no_rank_of_the_scheduler_reaches_an_engine(inside: Callable[..., Any]) -> None:

@@ -94,7 +94,10 @@ def _choose_cpus(request: Request, inventory: Inventory, mask: Mask) -> Choice:
     # Having no driver is nothing to mend on a machine without GPUs, so no next step here.
     if inventory.trouble == NO_LIBRARY:
         why = inventory.trouble.why
-    return _plan_cpus(request, inventory, [f"The engines run on the CPU. {why}"])
+    told = [f"The engines run on the CPU. {why}"]
+    if mask.sentence and inventory.trouble is not None:
+        told.append(mask.sentence)
+    return _plan_cpus(request, inventory, told)
 
 
 def _plan_cpus(request: Request, inventory: Inventory, sentences: list[str]) -> Choice:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jupyter_mgpu import cuda
 from jupyter_mgpu.devices import Device, listed, select_devices
 from jupyter_mgpu.errors import GpuProofError, SelectionError
+from jupyter_mgpu.gpus.allocation import Grant, read_grant
 from jupyter_mgpu.nvml import Inventory
 
 MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -68,15 +69,45 @@ def read_mask(inventory: Inventory, environment: Mapping[str, str] | None = None
     """
     environment = os.environ if environment is None else environment
     mask = environment.get(MASK_VARIABLE)
-    if mask is None or not inventory.usable:
+    if mask is None:
+        grant = read_grant(environment)
+        return Mask(inventory.usable) if grant is None else _granted(grant, inventory)
+    if not inventory.usable:
         return Mask(inventory.usable)
     answer = _translate(mask, environment)
     if answer.uuids is None:
         devices = _read_plain_mask(mask, inventory, str(answer.why_unknown))
     else:
         devices = _with_uuids(answer.uuids, inventory)
-    left = ", ".join(device.request for device in devices) or "none of this machine's GPUs"
-    return Mask(devices, f"{MASK_VARIABLE}={mask} leaves this notebook {left}.")
+    return Mask(devices, f"{MASK_VARIABLE}={mask} leaves this notebook {_requests(devices)}.")
+
+
+def _requests(devices: Sequence[Device]) -> str:
+    return ", ".join(device.request for device in devices) or "none of this machine's GPUs"
+
+
+def _granted(grant: Grant, inventory: Inventory) -> Mask:
+    """Take those devices that belong to an allocation of Slurm, which numbers them as NVML does."""
+    who = f"Slurm's job {grant.job}"
+    if not grant.nodes:
+        return Mask(
+            inventory.usable,
+            f"{who} holds this notebook, but Slurm does not say which GPUs are its own, so that "
+            f"all of this machine count. Start the notebook by srun, or set {MASK_VARIABLE}.",
+        )
+    if grant.numbers is None:
+        return Mask(
+            inventory.usable,
+            f"{who} is on {grant.nodes}, and this notebook is not: %parpool N --cluster slurm "
+            "uses it.",
+        )
+    if inventory.instances:
+        raise SelectionError(
+            f"{who} grants this notebook some of this machine's GPUs, which are divided, and "
+            f"Slurm numbers them otherwise. Start the notebook by srun, or set {MASK_VARIABLE}."
+        )
+    devices = tuple(d for d in inventory.usable if d.index in grant.numbers)
+    return Mask(devices, f"{who} grants this notebook {_requests(devices)}.")
 
 
 # Asking the driver takes up to seconds, and a pool that waits asks again and again.
