@@ -1,5 +1,6 @@
 """Engines that their owner reaches by TCP alone, on this very machine: see test_ssh for hosts."""
 
+import asyncio
 import ctypes
 import json
 import os
@@ -20,6 +21,7 @@ import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
 from jupyter_mgpu.errors import EngineDiedError, OwnerError
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import encode
 from notebooks import wait_until
 
@@ -243,3 +245,13 @@ def test_a_kernel_that_holds_the_gil_for_long_loses_no_engine(far: Pool) -> None
 def test_pool_client_is_refused_in_one_line(far: Pool) -> None:
     with pytest.raises(OwnerError, match="engines on other hosts"):
         _ = far.client
+
+
+def test_what_is_sent_after_the_end_goes_nowhere() -> None:
+    loop = asyncio.new_event_loop()
+    port = FarPort("127.0.0.1", loop)
+    port.close()
+
+    port.send_guard("0.0", encode({"op": "sample"}))  # a view has looked at that moment
+
+    loop.close()

@@ -1,5 +1,7 @@
 """Pools whose engines are jobs of a real Slurm: started, replaced, cancelled, and nothing left."""
 
+import gc
+import importlib
 import json
 import os
 import re
@@ -229,10 +231,14 @@ def test_nothing_is_left_in_the_queue_when_the_kernel_is_killed(state: str) -> N
             end(other)
 
 
-def test_what_slurm_refuses_is_told_with_its_own_words(cluster: ClusterDescription) -> None:
+def test_what_slurm_refuses_is_told_with_its_own_words(
+    cluster: ClusterDescription, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(PoolStartError, match=r"(?s)invalid partition.*cluster check slurm"):
         mgpu.parpool(1, cluster=options(cluster, partition="none"), name="refused")
 
+    gc.collect()
+    assert not caplog.records  # such as of an exception that nobody has looked at
     assert not queue()
 
 
@@ -243,6 +249,55 @@ def test_a_job_that_cannot_run_python_says_so(cluster: ClusterDescription) -> No
         mgpu.parpool(1, cluster=broken, name="broken")
 
     assert not list((Path(os.environ["XDG_CACHE_HOME"]) / "jupyter_mgpu").glob("*.log"))
+
+
+def test_engines_work_in_the_folder_that_is_described(
+    cluster: ClusterDescription, tmp_path: Path
+) -> None:
+    with mgpu.parpool(1, cluster=replace(cluster, folder=str(tmp_path)), name="folder") as pool:
+        assert pool.submit(os.getcwd).result(20) == str(tmp_path)
+
+    with pytest.raises(PoolStartError, match="working folder /no/folder is not there on node1"):
+        mgpu.parpool(1, cluster=replace(cluster, folder="/no/folder"), name="nowhere")
+
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
+
+
+def test_a_node_with_another_version_is_refused(
+    cluster: ClusterDescription, tmp_path: Path
+) -> None:
+    (tmp_path / "jupyter_mgpu-9.9.dist-info").mkdir()
+    metadata = tmp_path / "jupyter_mgpu-9.9.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: jupyter_mgpu\nVersion: 9.9\n")
+    python = tmp_path / "python"
+    path = f"{tmp_path}:{Path(mgpu.__file__).parents[1]}"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    with pytest.raises(PoolStartError, match=r"jupyter_mgpu is .* here and 9\.9 on node1"):
+        mgpu.parpool(1, cluster=replace(cluster, python=str(python)), name="other")
+
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
+
+
+def test_modules_reach_a_node_that_does_not_see_the_folder(
+    cluster: ClusterDescription,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hidden = f"unshare --mount sh -c 'mount -t tmpfs none {tmp_path}; exec \"$@\"' sh"
+    template = f"#!/bin/sh\nsrun {hidden} {{program_and_args}}\n"
+    (tmp_path / "only_here.py").write_text("def where(): return 'sent'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    where = importlib.import_module("only_here").where
+
+    with mgpu.parpool(1, cluster=options(cluster, template=template), name="unseen") as pool:
+        assert pool.submit(os.listdir, str(tmp_path)).result(20) == []
+        assert pool.submit(where).result(20) == "sent"
+
+    assert "node1 does not see the notebook's folder" in capsys.readouterr().out
 
 
 def test_an_own_template_may_set_the_scene(cluster: ClusterDescription) -> None:

@@ -270,6 +270,7 @@ def test_nothing_is_left_on_any_host_when_the_kernel_is_killed(
         ({"ssh": "10.77.0.99"}, ["cannot be reached", "10.77.0.99"]),
         ({"ssh": "nobody@hosta"}, ["refuses the login", "ssh-add"]),
         ({"python": "/nowhere/python"}, ["no /nowhere/python on hosta", "`python`"]),
+        ({"folder": "/no/folder"}, ["working folder /no/folder is not there on hosta"]),
         ({"python": "/usr/bin/true"}, ["/usr/bin/true on hosta cannot run engines"]),
     ],
 )

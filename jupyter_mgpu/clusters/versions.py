@@ -1,10 +1,27 @@
-"""Compares what is installed on two hosts of one pool."""
+"""Tells what is installed on a host, and compares it with another one of the pool."""
 
+import sys
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 NEEDED = ("jupyter_mgpu", "ipyparallel", "ipykernel", "pyzmq", "cloudpickle")
 PACKAGES = (*NEEDED, "torch")
+
+
+def facts() -> dict[str, Any]:
+    """Return what `compare` takes."""
+    packages: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            packages[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            packages[package] = None
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "packages": packages,
+    }
 
 
 def compare(

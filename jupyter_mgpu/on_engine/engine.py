@@ -1,6 +1,7 @@
 """One engine, put together: what it knows, runs, shows and answers."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import curve, packing
+from jupyter_mgpu.clusters import versions
 from jupyter_mgpu.on_engine import (
     constants,
     context,
     failure,
     guard,
     jax_cluster,
+    lifeline,
     nested_joblib,
     process_group,
     resident,
@@ -34,6 +37,10 @@ from jupyter_mgpu.wire import Frame, Header
 
 STILL_S = 0.05
 """Two looks at the main thread this far apart tell whether it moves."""
+
+
+# Before the kernel's import path is taken over, which may have other versions.
+_INSTALLED = versions.facts() if lifeline.URL_VARIABLE in os.environ else {}
 
 
 class Engine:
@@ -81,6 +88,7 @@ class Engine:
         self.runner = Runner(self._context, shell, self._namespace, self.output, loop)
         self._answers: dict[str, Callable[..., Any]] = {
             **answers,
+            "facts": _facts,
             "stack": self._stack,
             "status": self._status,
             "changed": lambda names: sorted(self._namespace.changed(names)),
@@ -177,6 +185,16 @@ class Engine:
         if is_importing or not process_group.is_still(before, after):
             return {"aborted": False}
         return {"aborted": True, **process_group.abort()}
+
+
+def _facts(file: str) -> dict[str, Any]:
+    """Say what is installed here, whether this is the folder that was wanted, what is in a file."""
+    wanted = Path(os.environ.get("MGPU_FOLDER") or ".").expanduser()
+    word = None
+    with contextlib.suppress(OSError):
+        word = Path(file).read_text()
+    has_folder = wanted.is_dir() and wanted.samefile(Path.cwd())
+    return {**_INSTALLED, "has_folder": has_folder, "word": word}
 
 
 def log_descriptor() -> int:

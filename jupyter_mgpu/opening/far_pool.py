@@ -8,6 +8,7 @@ from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.far_plan import FarPlan
+from jupyter_mgpu.opening.host_facts import check_hosts
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder, start_pool
 from jupyter_mgpu.opening.scheduled_plan import plan_scheduled_pool
 from jupyter_mgpu.opening.ssh_plan import plan_ssh_pool
@@ -40,7 +41,9 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
         for sentence in plan.sentences:
             notices.say(sentence)
         pool_plan = _plan_pool(request, options, description, plan, folder)
-        return start_pool(pool_plan, request, plan.claims)
+        pool = start_pool(pool_plan, request, plan.claims)
+        check_hosts(pool, description)
+        return pool
     except BaseException:
         if plan is not None:
             plan.drop()

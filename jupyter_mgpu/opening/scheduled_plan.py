@@ -10,7 +10,12 @@ from jupyter_mgpu.clusters import ClusterDescription, MpiOptions, SlurmOptions, 
 from jupyter_mgpu.clusters.commands import in_allocation, slurm_words
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
-from jupyter_mgpu.on_engine import interfaces, scheduled_gpus, warning_filters
+from jupyter_mgpu.on_engine import (
+    interfaces,
+    scheduled_gpus,
+    sent_modules,
+    warning_filters,
+)
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.plans import EnginePlan
@@ -119,7 +124,11 @@ def _plan(
         **cluster.environment,
         scheduled_gpus.NUMBER_VARIABLE: str(num_gpus),
         warning_filters.VARIABLE: warning_filters.describe(),
+        # Nobody knows before which hosts these are; one that sees the folder asks for nothing.
+        sent_modules.VARIABLE: "sent",
     }
+    if cluster.folder is not None:
+        environment["MGPU_FOLDER"] = cluster.folder
     placement = Placement("", launcher)
     taken: dict[str, int] = {}
     return tuple(

@@ -21,6 +21,7 @@ from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import remote_leases, sent_modules, warning_filters
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.far_plan import FarPlan
+from jupyter_mgpu.opening.host_facts import UNSEEN
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport.host_reach import Asked, Reached, reach
 from jupyter_mgpu.transport.launch_ssh import SshLauncher
@@ -190,10 +191,7 @@ def _plan(
 def _tell(found: _Found) -> list[str]:
     told = [f"{found.host.name}: {sentence}" for sentence in found.reached.sentences]
     if not found.reached.shares_files:
-        told.append(
-            f"{found.host.name} does not see the notebook's folder: modules beside the notebook "
-            "are sent there, other files are not."
-        )
+        told.append(UNSEEN.format(host=found.host.name))
     return told
 
 

@@ -79,8 +79,9 @@ class FarPort:
         self.send(f"{GUARD}{engine}", parts)
 
     def send(self, connection: str, parts: Sequence[Frame]) -> None:
-        """Send to a connection; harmless when it has gone."""
-        send_to(self._router, connection, parts, self._loop, self._receive)
+        """Send to a connection; harmless when it has gone, or the port is closed."""
+        if not self._router.closed:  # a last look at the hosts may come later
+            send_to(self._router, connection, parts, self._loop, self._receive)
 
     def _receive(self) -> None:
         while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:

@@ -8,12 +8,11 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import gpus, host
-from jupyter_mgpu.clusters.versions import PACKAGES
+from jupyter_mgpu.clusters.versions import facts
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.gpus import Choice, Request
 
@@ -43,21 +42,6 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         "caller": _reached(asked["callers"], asked["nonce"]),
         "shares_files": _has(Path(asked["file"]), asked["nonce"]),
         **_choose(asked["request"]),
-    }
-
-
-def facts() -> dict[str, Any]:
-    """Return what `clusters.versions` compares."""
-    packages: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            packages[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            packages[package] = None
-    return {
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
-        "packages": packages,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_mgpu.clusters.versions import compare
+from jupyter_mgpu.clusters.versions import compare, facts
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.transport import host_probe
@@ -72,7 +72,7 @@ def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Rea
         PoolStartError: If engines cannot run there; it says why and what to do.
     """
     nonce = secrets.token_hex(16)
-    with _doorbell(nonce) as port, _marked(folder, nonce) as file:
+    with _doorbell(nonce) as port, marked(folder, nonce) as file:
         callers = [(own, port) for own in ([address] if address else own_addresses())]
         common = {"callers": callers, "nonce": nonce, "file": str(file)}
         asking = [
@@ -114,7 +114,7 @@ def _doorbell(nonce: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _marked(folder: Path, nonce: str) -> Iterator[Path]:
+def marked(folder: Path, nonce: str) -> Iterator[Path]:
     """Put a word into a file of a folder, by which another host knows the same folder."""
     file = folder / f"{_MARK_NAME}{nonce}"
     now_s = datetime.now(UTC).timestamp()
@@ -141,7 +141,7 @@ def _ask(host: Asked, common: dict[str, Any]) -> Reached:
     if not told:
         raise _explain(name, host.python, done.stderr)
     answer = json.loads(told.removeprefix(host_probe.MARK))
-    refused, told_versions = compare(host_probe.facts(), answer["facts"], name)
+    refused, told_versions = compare(facts(), answer["facts"], name)
     if refused:
         raise PoolStartError(f"{' '.join(refused)} Install the same version on both.")
     if "refusal" in answer:

@@ -138,7 +138,10 @@ class SlurmLauncher(SetLauncher):
             return
         canceller, self._canceller = self._canceller, None
         if self._submitting is not None:  # what comes into the queue later would stay there
-            await asyncio.wait([asyncio.wrap_future(self._submitting)], timeout=CLOSE_S)
+            submitted = asyncio.gather(
+                asyncio.wrap_future(self._submitting), return_exceptions=True
+            )
+            await asyncio.wait([submitted], timeout=CLOSE_S)
         if canceller.stdin is not None:
             canceller.stdin.close()
         deadline_s = time.monotonic() + CLOSE_S
