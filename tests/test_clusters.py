@@ -147,6 +147,7 @@ def test_an_unknown_name_lists_those_that_there_are() -> None:
         clusters.find("slrum")
 
 
+SLURM = '[x]\nkind = "slurm"\n'
 WRONG = {
     '[x]\nkind = "ssh"\nhost = ["a"]': r'x.host = \["a"\] was written.*Did you mean \'hosts\'',
     '[x]\nkind = "ssh"': r"x.hosts = \[\], but kind ssh needs hosts",
@@ -171,6 +172,10 @@ WRONG = {
     '[x]\nkind = "slurm"\nsubmit = "sbach"': r'"auto", "sbatch", "srun".*Did you mean \'sbatch\'',
     '[x]\nkind = "slurm"\noptions = "--exclusive"': r"a list of texts is needed",
     '[x]\nkind = "slurm"\npartition = "gpu\\n#SBATCH"': r"on one line",
+    SLURM + r'template = "#!/bin/sh\nexit 3\n"': r"it starts no engines.*srun {program_and_args}",
+    SLURM + r'template = "#!/bin/sh\nsrun {program}_and {arg}\n"': r"{arg} in it is none of {n}",
+    SLURM + r'template = "#!/bin/sh\ncd ${HOME}\nsrun {program_and_args}"': r"twice: \${{A}}",
+    SLURM + r'template = "#!/bin/sh\ncd ${HOME\nsrun {program_and_args}"': r"do not pair up",
     '[x]\nkind = "local"\npython = "p"': r"x.python = .*may have only: kind",
     "x = 1": r"x = 1 stands outside a table",
     "[x": r"cannot be read",
@@ -254,6 +259,10 @@ def test_a_profile_with_another_launcher_keeps_its_settings(profile: Path) -> No
 def test_a_profile_that_is_not_there_or_broken_is_refused(profile: Path) -> None:
     with pytest.raises(ClusterError, match=r"has: team.*Did you mean 'team'"):
         describe_profile("taem")
+    template = "c.SlurmEngineSetLauncher.batch_template = 'srun ipengine'"
+    profile.write_text(f"c.Cluster.engine_launcher_class = 'slurm'\n{template}\n")
+    with pytest.raises(ClusterError, match="it starts no engines"):
+        describe_profile("team")
     profile.write_text("c.Cluster.engine_launcher_class = 'nonsense'\n")
 
     with pytest.raises(ClusterError, match="cannot be used"):

@@ -271,6 +271,7 @@ def test_nothing_is_left_on_any_host_when_the_kernel_is_killed(
         ({"ssh": "nobody@hosta"}, ["refuses the login", "ssh-add"]),
         ({"python": "/nowhere/python"}, ["no /nowhere/python on hosta", "`python`"]),
         ({"folder": "/no/folder"}, ["working folder /no/folder is not there on hosta"]),
+        ({"gpus": "0-3"}, ['On hosta: gpus = "0-3" was asked for', "Without gpus the engines"]),
         ({"python": "/usr/bin/true"}, ["/usr/bin/true on hosta cannot run engines"]),
     ],
 )
@@ -284,6 +285,21 @@ def test_a_host_that_cannot_be_used_is_named_with_what_to_do(
 
     for word in words:
         assert word in str(raised.value)
+
+
+def test_settings_of_collectives_reach_hosts_and_interfaces_do_not(
+    ssh_hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc", "NCCL_SOCKET_IFNAME": "ib0"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    described = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth0,lo"}
+    hosts = one_engine(ssh_hosts.a, environment=described), one_engine(ssh_hosts.b)
+
+    with opened(describe(ssh_hosts, *hosts), name="settings"):
+        seen = list(mgpu.spmd(lambda: [os.environ[name] for name in own]))
+
+    assert seen == [["WARN", "rc", "eth0,lo"], ["INFO", "rc", "eth0"]]
 
 
 def test_a_host_whose_key_is_not_known_is_refused(ssh_hosts: Hosts, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu.clusters import values
+from jupyter_mgpu.clusters import templates, values
 from jupyter_mgpu.clusters.records import (
     NATIVE_KINDS,
     ClusterDescription,
@@ -162,6 +162,9 @@ def _options(
         template = given.get("template")
         if template is not None and "\n" not in template:
             given["template"] = _file(place.within("template"), folder, template).read_text()
+        trouble = templates.trouble_of(given["template"]) if template is not None else None
+        if trouble is not None:
+            place.within("template").refuse(template, trouble)
         return SlurmOptions(**given)
     return MpiOptions(**given) if kind == "mpi" else LauncherOptions(**given)
 

@@ -4,9 +4,10 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SETTINGS = ("NCCL_", "GLOO_", "UCX_")
 _SIOCGIFADDR = 0x8915
 
 
@@ -44,6 +45,18 @@ def _address_of(any_socket: socket.socket, name: str) -> str | None:
     except OSError:  # it has none
         return None
     return socket.inet_ntoa(answer[20:24])
+
+
+def settings_for_others(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the user has set for collectives, for other hosts.
+
+    Interfaces have other names there.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_SETTINGS) and name not in VARIABLES
+    }
 
 
 def choose_interfaces(environment: MutableMapping[str, str] = os.environ) -> None:

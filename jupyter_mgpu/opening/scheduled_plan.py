@@ -121,6 +121,7 @@ def _plan(
         num_gpus: How many GPUs each of them gets.
     """
     environment = {
+        **interfaces.settings_for_others(os.environ),
         **cluster.environment,
         scheduled_gpus.NUMBER_VARIABLE: str(num_gpus),
         warning_filters.VARIABLE: warning_filters.describe(),

@@ -18,7 +18,7 @@ from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import PoolStartError, SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
-from jupyter_mgpu.on_engine import remote_leases, sent_modules, warning_filters
+from jupyter_mgpu.on_engine import interfaces, remote_leases, sent_modules, warning_filters
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.host_facts import UNSEEN
@@ -220,6 +220,7 @@ def _plan_host(
     common = {
         warning_filters.VARIABLE: warning_filters.describe(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        **interfaces.settings_for_others(os.environ),
         **description.environment,
         **host.environment,
     }

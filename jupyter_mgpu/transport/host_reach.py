@@ -145,7 +145,9 @@ def _ask(host: Asked, common: dict[str, Any]) -> Reached:
     if refused:
         raise PoolStartError(f"{' '.join(refused)} Install the same version on both.")
     if "refusal" in answer:
-        raise PoolStartError(f"On {name}: {answer['refusal']}")
+        gpus = host.request["gpus"]  # they stand in the description, and not on the magic's line
+        refusal = answer["refusal"].replace(f"--gpus {gpus}", f'gpus = "{gpus}"')
+        raise PoolStartError(f"On {name}: {refusal.replace('--gpus', 'gpus')}")
     sentences = [*told_versions, *answer["sentences"]]
     fields = ("caller", "shares_files", "num_cores", "slots")
     return Reached(**{field: answer[field] for field in fields}, sentences=sentences)

@@ -12,6 +12,7 @@ from jupyter_mgpu.clusters import (
     Options,
     SlurmOptions,
     SshOptions,
+    templates,
 )
 from jupyter_mgpu.clusters.values import close_match
 from jupyter_mgpu.errors import ClusterError
@@ -46,12 +47,18 @@ def describe_profile(name: str) -> ClusterDescription:
         ) from error
     kind = _NATIVE.get(launcher.__name__, f"{launcher.__module__}.{launcher.__name__}")
     found = _settings(launcher, cluster.config)
+    options = _options(kind, found)
+    template = options.template if isinstance(options, SlurmOptions) else None
+    if template is not None and (trouble := templates.trouble_of(template)) is not None:
+        raise ClusterError(
+            f"The profile {name!r} was asked for, but of the batch_template in {folder}: {trouble}."
+        )
     timeout = cluster.config.get("Cluster", {}).get("engine_timeout")
     return ClusterDescription(
         name=name,
         kind=kind,
         hosts=_hosts(found) if kind == "ssh" else (),
-        options=_options(kind, found),
+        options=options,
         python=found.get("remote_python"),
         environment={key: str(value) for key, value in found.get("environment", {}).items()},
         address=cluster.controller_location or _address(cluster.controller_ip),
