@@ -9,7 +9,7 @@ from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
 
 from jupyter_mgpu import control
 from jupyter_mgpu.owner import journal
-from notebooks import Notebook, wait_for_file, wait_until
+from notebooks import Notebook, is_alive, wait_for_file, wait_until
 
 WAIT = """
 import pathlib
@@ -68,6 +68,44 @@ pool.status()  # answered when all before has arrived
         assert sums == [0.0, once, 2 * once]
         # A result above what a journal holds waits in a file of its own.
         assert nb.value("len(mgpu.tasks.load('total-1').result()[1])") == 3_000_000
+
+
+def test_what_a_kernel_has_sent_before_its_end_is_done() -> None:
+    code = """
+import asyncio, numpy, signal
+from jupyter_mgpu import control
+os.kill(control.named('night').kernel_pid, signal.SIGSTOP)
+pool.submit(len, numpy.ones(2_000_000))  # its block ends with this kernel
+late = [mgpu.parfeval(abs, -i, name=f"late-{i}") for i in range(5)]
+asyncio.run_coroutine_threadsafe(asyncio.sleep(0), pool.owner._link._loop).result()  # all is sent
+"""
+    with ended_later("night"):
+        with kernel() as nb:
+            nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+            keeper = control.named("night").kernel_pid
+            try:
+                nb.check(code)
+                nb.kill()
+                wait_until(lambda: not is_alive(nb.pid), 10, "the kernel's end")
+            finally:
+                os.kill(keeper, signal.SIGCONT)
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 20, "the detaching")
+        with kernel() as nb:
+            attach(nb)
+            results = "[mgpu.tasks.load(f'late-{i}').result(30) for i in range(5)]"
+            assert nb.value(results) == [0, 1, 2, 3, 4]
+
+
+def test_tasks_of_a_kernel_that_detaches_at_once_come_back() -> None:
+    with ended_later("night"), kernel() as nb:
+        nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+        nb.check("""
+for _ in range(20):
+    sent = {pool.submit(abs, -i).id for i in range(10)}
+    pool.detach()  # while the keeper tells of the first ones
+    pool = mgpu.parpool(attach="night")
+    assert sent <= {task.id for task in [*pool.tasks(), *pool.ended_tasks()]}
+""")
 
 
 def test_a_large_result_that_nobody_took_is_on_disk(tmp_path) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from jupyter_mgpu.shared_memory import ANSWERS, Lender, borrow
 from jupyter_mgpu.wire import Frame, Header, decode, encode
@@ -17,6 +19,46 @@ _CLOSE_S = 1.0
 _SETTLE_S = 5.0
 _LOOK_S = 0.005
 _AGAIN = "again"  # of the header: the loan that was refused, and is sent in full now
+_READ_BYTES = 1 << 16
+
+TakeIn = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Hears the other end out after it has gone: a write that fails would drop what it has said."""
+
+    def __init__(self, reader: asyncio.StreamReader, take_in: TakeIn | None = None) -> None:
+        super().__init__(reader, take_in)
+        self._reader = reader
+        self._descriptor = -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with contextlib.suppress(OSError):
+            while part := os.read(self._descriptor, _READ_BYTES):
+                self._reader.feed_data(part)
+        super().connection_lost(None)
+
+
+async def open_streams(
+    connected: socket.socket,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the streams of one end of a connection."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, protocol = await loop.create_unix_connection(
+        lambda: _Protocol(reader), sock=connected
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def serve_streams(take_in: TakeIn, path: Path) -> asyncio.Server:
+    """Call a function with the streams of each connection to a socket of that path."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_unix_server(lambda: _Protocol(asyncio.StreamReader(), take_in), path)
 
 
 class Connection:
@@ -25,7 +67,7 @@ class Connection:
     Messages stay in order, also one whose blocks could not be opened and that comes again.
 
     Args:
-        reader: The socket's, as asyncio gives it.
+        reader: The socket's, of `open_streams` or `serve_streams`.
         writer: Likewise.
         on_message: Takes each message.
         on_refused: Called with the frames of a message whose blocks the other side could not
@@ -62,10 +104,11 @@ class Connection:
     async def run(self) -> None:
         """Take messages until the other end is closed, or this one."""
         try:
-            while True:
-                self._take(*decode(await self._read()))
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            pass
+            with contextlib.suppress(asyncio.IncompleteReadError, ValueError):
+                while True:
+                    self._take(*decode(await self._read()))
+            while self._behind:  # the message before them was lost with its blocks
+                self._open(*self._behind.popleft())
         finally:
             self._lender.close()
             self._writer.close()
@@ -91,6 +134,10 @@ class Connection:
     def close(self) -> None:
         """Close it, once what was sent has left."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """Close it now, as nobody reads at the other end; what that has said is still heard."""
+        self._writer.transport.abort()
 
     async def settled(self) -> None:
         """Wait until the other end has opened all blocks that were sent; not for ever."""

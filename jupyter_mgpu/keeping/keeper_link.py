@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.errors import MgpuError, PoolClosedError
-from jupyter_mgpu.keeping.connection import Connection
+from jupyter_mgpu.keeping.connection import Connection, open_streams
 from jupyter_mgpu.keeping.messages import make_error
 from jupyter_mgpu.owner.engine_record import describe_exit, read_tail
 from jupyter_mgpu.owner.pool_owner import Listener
@@ -107,7 +107,7 @@ class KeeperLink:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        reader, writer = await asyncio.open_unix_connection(sock=self._socket)
+        reader, writer = await open_streams(self._socket)
         self._connection = Connection(
             reader, writer, self._take, on_refused=self._store.refused, holds=False
         )

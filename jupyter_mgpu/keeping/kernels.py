@@ -9,7 +9,7 @@ from typing import Any
 
 from jupyter_mgpu.errors import AttachError
 from jupyter_mgpu.keeping import snapshot
-from jupyter_mgpu.keeping.connection import Connection
+from jupyter_mgpu.keeping.connection import Connection, serve_streams
 from jupyter_mgpu.keeping.engine_requests import EngineRequests
 from jupyter_mgpu.keeping.messages import describe_error, describe_status, make_task
 from jupyter_mgpu.owner.owner_loop import OwnerLoop
@@ -18,8 +18,6 @@ from jupyter_mgpu.wire import Frame, Header
 
 SOCKET = "kernel.sock"
 """Where a kernel attaches, in the pool's folder."""
-
-LAST_WORDS_S = 1.0
 
 _Answer = Callable[..., Any | Awaitable[Any]]
 
@@ -59,7 +57,7 @@ class Kernels:
     async def serve(self) -> None:
         """Let kernels attach, now that the pool is ready."""
         path = self.core.plan.folder / SOCKET
-        self._server = await asyncio.start_unix_server(self.take_in, path)
+        self._server = await serve_streams(self.take_in, path)
         path.chmod(0o600)
         self._is_ready = True
         self._greet_next()
@@ -122,8 +120,7 @@ class Kernels:
 
     def _kernel_ended(self, connection: Connection) -> None:
         self._unwatch()
-        # What it has said before is still on its way.
-        self.core.loop.call_later(LAST_WORDS_S, connection.close)
+        connection.abort()
 
     def _unwatch(self) -> None:
         if self._pidfd >= 0:

@@ -18,6 +18,7 @@ from typing import Any
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.gpus import Choice, Notebook, Request
 from jupyter_mgpu.keeping import Kernels
+from jupyter_mgpu.keeping.connection import open_streams
 from jupyter_mgpu.keeping.messages import describe_error
 from jupyter_mgpu.on_engine import warning_filters
 from jupyter_mgpu.opening.engine_plans import claims_of
@@ -50,7 +51,7 @@ class Keeper:
     async def run(self) -> None:
         """Start the pool, and own it until it ends."""
         self._loop = asyncio.get_running_loop()
-        reader, writer = await asyncio.open_unix_connection(sock=self._first)
+        reader, writer = await open_streams(self._first)
         hearing = asyncio.ensure_future(self._kernels.take_in(reader, writer))
         choosing = asyncio.wrap_future(call_in_thread(self._choose, "mgpu-choose"))
         both: list[asyncio.Future[Any]] = [choosing, hearing]
