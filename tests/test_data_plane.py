@@ -30,7 +30,7 @@ from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.shared_memory import Store, block, is_shared, lending, lent_memory, threads
 from jupyter_mgpu.shared_memory.mapping import block_of
 from jupyter_mgpu.start import parpool
-from notebooks import Notebook, notebook, wait_until
+from notebooks import Notebook, notebook, wait_for_file, wait_until
 
 
 def blocks_of(pid: int) -> list[str]:
@@ -538,6 +538,43 @@ def test_an_engine_that_dies_while_its_result_is_copied_fails_its_task(
             future.result(20)
 
     assert pool.submit_task(same, (3,), rank=0).result(60) == 3
+
+
+def test_a_result_whose_copy_fails_in_any_way_comes_otherwise_and_others_follow(
+    lonely: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_description: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(lending, "copy_memory", fail)
+    first = lonely.submit(random_array, 20_000_000)
+
+    assert lonely.submit(same, 2).result(20) == 2
+    assert np.array_equal(first.result(20), random_array(20_000_000))
+
+
+def test_an_event_that_cannot_be_handled_holds_up_no_other(
+    lonely: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler, sent = lonely.owner._core.scheduler, tmp_path / "sent"
+    handle = scheduler.on_event
+
+    def fail_once(engine: object, header: dict[str, Any], frames: list[Any]) -> None:
+        if header["op"] == "report":
+            scheduler.on_event = handle
+            wait_for_file(sent)  # and the end of the task is on its way
+            raise ValueError("on purpose")
+        handle(engine, header, frames)
+
+    def talk() -> int:
+        mgpu.report(1, loss=0.5)
+        sent.touch()
+        return 7
+
+    scheduler.on_event = fail_once
+
+    assert lonely.submit(talk).result(20) == 7
+    assert "on purpose" in caplog.text
 
 
 # --- few descriptors -------------------------------------------------------------------

@@ -36,7 +36,7 @@ class _Protocol(asyncio.StreamReaderProtocol):
         self._descriptor = transport.get_extra_info("socket").fileno()
         super().connection_made(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - hence this class
         with contextlib.suppress(OSError):
             while part := os.read(self._descriptor, _READ_BYTES):
                 self._reader.feed_data(part)

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import hmac
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,7 +17,7 @@ from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.host_lending import HostLending
 from jupyter_mgpu.shared_memory import Borrowed
 from jupyter_mgpu.transport.far_port import FarPort
-from jupyter_mgpu.transport.routing import send_to
+from jupyter_mgpu.transport.routing import receive_all, send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 CHANNELS = ("work", "control")
@@ -157,10 +157,9 @@ class Switchboard:
         self._context.term()
 
     def _receive(self) -> None:
-        while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._take_parts(self._router.recv_multipart(copy=False), is_far=False)
+        receive_all(self._router, self._take_parts, self._loop, self._receive)
 
-    def _take_parts(self, parts: "list[zmq.Frame]", *, is_far: bool) -> None:
+    def _take_parts(self, parts: "list[zmq.Frame]", *, is_far: bool = False) -> None:
         name = parts[0].bytes.decode(errors="replace")
         try:
             header, frames = decode([part.buffer for part in parts[1:]])
@@ -205,7 +204,7 @@ class Switchboard:
             return False
         self._behind[engine.name] = []
         asyncio.wrap_future(copying, loop=self._loop).add_done_callback(
-            lambda copied: self._on_copied(engine, header, frames, copied.result())
+            lambda copied: self._on_copied(engine, header, frames, copied)
         )
         return True
 
@@ -213,14 +212,28 @@ class Switchboard:
         return shared_memory.borrow(header, frames, holds=self._holds)
 
     def _on_copied(
-        self, engine: EngineRecord, header: Header, frames: list[Frame], borrowed: Borrowed
+        self,
+        engine: EngineRecord,
+        header: Header,
+        frames: list[Frame],
+        copied: "asyncio.Future[Borrowed]",
     ) -> None:
         behind = self._behind.pop(engine.name, None)
         if behind is None:
             return  # the engine has died meanwhile, or the pool has ended
-        self._on_borrowed(engine, header, frames, borrowed)
-        for message in behind:
-            self._on_event(engine, *message)
+        try:
+            self._on_borrowed(engine, header, frames, copied.result())
+        finally:
+            self._catch_up(engine, iter(behind))
+
+    def _catch_up(self, engine: EngineRecord, behind: Iterator[tuple[Header, list[Frame]]]) -> None:
+        """Take what came after a message; one that raises holds up none of the others."""
+        try:
+            for message in behind:
+                self._on_event(engine, *message)
+        except BaseException:
+            self._catch_up(engine, behind)
+            raise
 
     def _on_borrowed(
         self, engine: EngineRecord, header: Header, frames: list[Frame], borrowed: Borrowed

@@ -112,7 +112,7 @@ def borrow(header: Header, frames: list[Frame], *, holds: bool = False) -> Borro
     number = description["id"]
     try:
         blocks = [_open(block, holds=holds) for block in description["blocks"]]
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the message comes again in full
         # Too many open files, or no memory for a mapping, will pass; no such file will not.
         is_lasting = isinstance(error, FileNotFoundError | PermissionError)
         return None, {"op": REFUSED, "id": number, "is_lasting": is_lasting, "why": str(error)}

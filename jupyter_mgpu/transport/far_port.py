@@ -13,7 +13,7 @@ import zmq
 from jupyter_mgpu import curve
 from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.far_process import FarProcess
-from jupyter_mgpu.transport.routing import send_to
+from jupyter_mgpu.transport.routing import receive_all, send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
 Listener = Callable[[list["zmq.Frame"]], None]
@@ -84,13 +84,14 @@ class FarPort:
             send_to(self._router, connection, parts, self._loop, self._receive)
 
     def _receive(self) -> None:
-        while not self._router.closed and int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            parts = self._router.recv_multipart(copy=False)
-            name = parts[0].bytes.decode(errors="replace")
-            if name.startswith(GUARD):
-                self._on_guard(name, parts[1:])
-            else:
-                self.listener(parts)
+        receive_all(self._router, self._take, self._loop, self._receive)
+
+    def _take(self, parts: "list[zmq.Frame]") -> None:
+        name = parts[0].bytes.decode(errors="replace")
+        if name.startswith(GUARD):
+            self._on_guard(name, parts[1:])
+        else:
+            self.listener(parts)
 
     def _on_guard(self, name: str, parts: "Sequence[zmq.Frame]") -> None:
         header, frames = decode([part.buffer for part in parts])

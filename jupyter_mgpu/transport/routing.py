@@ -1,4 +1,4 @@
-"""Sends to one of the connections of a ROUTER that an event loop reads."""
+"""Sends to the connections of a ROUTER that an event loop reads, and receives from them."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,28 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from jupyter_mgpu.wire import Frame
+
+
+def receive_all(
+    router: "zmq.Socket[bytes]",
+    take: Callable[[list["zmq.Frame"]], None],
+    loop: asyncio.AbstractEventLoop,
+    receive: Callable[[], None],
+) -> None:
+    """Take all that has come; a message that raises holds up none of those behind it.
+
+    Args:
+        router: The socket.
+        take: Takes the parts of each message.
+        loop: Where the socket is read.
+        receive: Calls this function.
+    """
+    try:
+        while not router.closed and int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            take(router.recv_multipart(copy=False))
+    except BaseException:
+        loop.call_soon(receive)  # zmq's descriptor tells of new messages once
+        raise
 
 
 def send_to(
