@@ -15,6 +15,25 @@ REFUSED = {
 }
 
 
+WATCH = """
+import pathlib, sys, threading
+
+def watch():
+    main = threading.get_ident()
+
+    def tell():
+        names = set()
+        while "result" not in names:
+            frame, names = sys._current_frames()[main], set()
+            while frame is not None:
+                names.add(frame.f_code.co_name)
+                frame = frame.f_back
+        pathlib.Path({path!r}).touch()
+
+    threading.Thread(target=tell).start()
+"""
+
+
 @pytest.mark.parametrize("call", REFUSED)
 def test_a_refusal_shows_the_line_of_the_notebook_alone(nb: Notebook, call: str) -> None:
     cell = nb.run(f"1\n{call}")
@@ -40,12 +59,11 @@ def test_an_error_of_the_notebooks_own_keeps_all_its_lines(nb: Notebook) -> None
 
 
 def test_a_stop_of_a_wait_shows_the_line_of_the_notebook_alone(nb: Notebook, tmp_path) -> None:
-    begun = tmp_path / "begun"
-    nb.check(f"import time, pathlib\nbegun = pathlib.Path({str(begun)!r})")
-    cell = nb.submit(
-        "waiting = mgpu.parfeval(lambda: (begun.touch(), time.sleep(60)))\nwaiting.result()"
-    )
-    wait_until(begun.exists, 20, "the task")
+    waits = tmp_path / "waits"
+    nb.check(WATCH.format(path=str(waits)))
+    nb.check("import time\nwaiting = mgpu.parfeval(time.sleep, 60)")
+    cell = nb.submit("watch()\nwaiting.result()")
+    wait_until(waits.exists, 20, "the wait")
 
     nb.stop()
 

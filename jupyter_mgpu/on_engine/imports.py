@@ -8,7 +8,6 @@ later use of it fails until the process ends. The runner's SIGINT handler asks
 import functools
 import importlib.abc
 import importlib.machinery
-import site
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -112,12 +111,14 @@ def _is_initializing(module: ModuleType) -> bool:
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    folders.add(str(Path(__file__).parent.parent))  # ours, also where it is installed editable
-    return tuple(f"{folder}/" for folder in folders)
+    ours = str(Path(__file__).parent.parent)  # also where it is installed editable
+    return tuple(f"{folder}/" for folder in (paths["stdlib"], paths["platstdlib"], ours))
 
 
 @functools.cache
 def _is_protected(origin: str | None) -> bool:
-    return origin in (None, "frozen", "built-in") or str(origin).startswith(_library_folders())
+    if origin in (None, "frozen", "built-in"):
+        return True
+    # Not only this interpreter's: PYTHONPATH and .pth files lead to those of others.
+    is_installed = "site-packages" in str(origin) or "dist-packages" in str(origin)
+    return is_installed or str(origin).startswith(_library_folders())
