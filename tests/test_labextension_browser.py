@@ -152,6 +152,33 @@ def test_a_kernel_that_is_restarted_or_ends_leaves_the_last_state(lab: Lab, tab:
     shows(tab, "7 running")
 
 
+def test_a_restart_is_told_also_where_the_news_of_it_is_lost(lab: Lab, browser: Any) -> None:
+    lab.add("lost.ipynb", CELLS)
+    page = browser.new_page(viewport=VIEWPORT)
+    page.route_web_socket(re.compile("/channels"), without_starts)
+    tab = LabPage(page, lab.page("doc/tree/lost.ipynb"))
+    playwright.expect(tab.run(0)).to_contain_text("ready")
+    playwright.expect(tab.run(1)).to_contain_text("7 running")
+
+    lab.api("POST", f"kernels/{kernel_of(lab, tab)}/restart")
+
+    shows(tab, "the kernel was restarted")
+    assert tab.errors == []
+    page.close()
+
+
+def without_starts(route: Any) -> None:
+    """Pass on what a kernel sends, but not that it starts: it may do so before it is heard."""
+    server = route.connect_to_server()
+
+    def pass_on(message: str | bytes) -> None:
+        data = message if isinstance(message, bytes) else message.encode()
+        if b'"starting"' not in data and b"iopub_welcome" not in data:
+            route.send(message)
+
+    server.on_message(pass_on)
+
+
 def test_a_killed_kernel_leaves_the_last_state(tab: LabPage) -> None:
     playwright.expect(tab.run(5)).to_contain_text("runs this")
     pid = re.search(r"process (\d+)", tab.output(5).inner_text())

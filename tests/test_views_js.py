@@ -125,7 +125,8 @@ def test_tasks_show_progress_metrics_errors_and_open_to_their_diary(views: Views
     tasks = views.mount("tasks", view_states.tasks())
 
     running = tasks.get_by_role("listitem").first
-    for words in ("running", "train lr=0.1000", "12:04", "7:20 left", "62 %", "loss 0.2143"):
+    metrics = "loss 0.2143  epoch 31"
+    for words in ("running", "train lr=0.1000", "12:04", "7:20 left", "62 %", metrics):
         expect(running).to_contain_text(words)
     progress = running.get_by_role("progressbar", name="Progress of train lr=0.1000")
     expect(progress).to_have_attribute("aria-valuenow", "62")

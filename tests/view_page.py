@@ -45,7 +45,13 @@ window.mount = async (name, state, { key = name, strings, from } = {}) => {
   document.querySelector("main").append(el);
   models[key] = new Model(state, strings);
   cleanups[key] = view.render({ model: models[key], el });
+  await laidOut(el);
 };
+// A chart draws when its width is observed, which is before this in a frame, with any clock.
+const laidOut = (el) => new Promise((done) => new IntersectionObserver((_, observer) => {
+  observer.disconnect();
+  done();
+}).observe(el));
 window.change = (name, state) => new Promise((drawn) => {
   models[name].set(state);
   requestAnimationFrame(() => requestAnimationFrame(drawn));
@@ -105,7 +111,7 @@ class Views:
         )
 
     def mount(self, name: str, state: Any, **options: Any) -> Any:
-        """Show a view; returns where it is."""
+        """Show a view, and wait until it is drawn; returns where it is."""
         self.tab.evaluate(
             "([name, state, options]) => mount(name, state, options)", [name, state, options]
         )

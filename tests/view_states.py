@@ -143,7 +143,7 @@ def task(number: int, state: str, **values: Any) -> State:
         "finished": NOW - 12 if has_ended else None,
         "progress": 0.62 if state == "running" else None,
         "eta_s": 440.0 if state == "running" else None,
-        "metrics": {"loss": 0.2143, "accuracy": 0.9312} if is_begun else {},
+        "metrics": {"loss": 0.2143, "epoch": 31} if is_begun else {},
         "curve": {"name": "loss", "values": [2.3 * 0.96**n + 0.2 for n in range(80)]}
         if is_begun
         else None,

@@ -24,6 +24,7 @@ export class KernelLink implements IDisposable {
     this._model.sender = content => this._send(content);
     this._context.kernelChanged.connect(this._open, this);
     this._context.statusChanged.connect(this._onStatus, this);
+    this._context.iopubMessage.connect(this._onIopub, this);
     this._context.connectionStatusChanged.connect(this._onConnection, this);
     void this._context.ready.then(() => this._open());
     this._open();
@@ -98,7 +99,8 @@ export class KernelLink implements IDisposable {
 
   private _onMessage(message: KernelMessage.ICommMsgMsg): void {
     const content = message.content.data as ViewMessage;
-    this._hasHeard = true;
+    this._process ??= message.header.session;
+    this._listen();
     if (isViewState(content.state)) {
       this._model.take(content.state);
       this.settle();
@@ -114,13 +116,29 @@ export class KernelLink implements IDisposable {
   }
 
   private _onStatus(_: ISessionContext, status: Kernel.Status): void {
-    // Another page's restart is not told but by the new kernel's start.
-    const isAnother = status === 'starting' && this._hasHeard;
-    if (status === 'restarting' || status === 'autorestarting' || isAnother) {
+    if (status === 'restarting' || status === 'autorestarting') {
       this._lose('restarted');
     } else if (ENDED.has(status)) {
       this._lose('ended');
     }
+  }
+
+  /** Another page's restart is told by nothing but another session in what the kernel says. */
+  private _onIopub(_: ISessionContext, message: KernelMessage.IMessage): void {
+    if (this._process !== null && message.header.session !== this._process && isOfKernel(message)) {
+      this._lose('restarted');
+    }
+  }
+
+  /** Ask the kernel something once it has been silent: a new one says by it that it is another. */
+  private _listen(): void {
+    clearTimeout(this._silence);
+    const kernel = this._kernel;
+    this._silence = setTimeout(() => {
+      if (this._comm !== null) {
+        kernel?.requestKernelInfo().catch(() => undefined);
+      }
+    }, SILENCE_MS);
   }
 
   private _onConnection(_: ISessionContext, status: Kernel.ConnectionStatus): void {
@@ -146,7 +164,8 @@ export class KernelLink implements IDisposable {
     const isOpen = this._isOpen;
     this._comm = null;
     this._kernel = null;
-    this._hasHeard = false;
+    this._process = null;
+    clearTimeout(this._silence);
     this._isOpen = false;
     if (comm !== null && !comm.isDisposed) {
       comm.onClose = () => undefined;
@@ -170,7 +189,9 @@ export class KernelLink implements IDisposable {
 
   private _comm: Kernel.IComm | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
-  private _hasHeard = false;
+  /** The session of the messages of the process that serves the view. */
+  private _process: string | null = null;
+  private _silence: ReturnType<typeof setTimeout> | undefined;
   private _isOpen = false;
   private _isVisible: boolean;
   private _isDisposed = false;
@@ -195,6 +216,7 @@ export namespace KernelLink {
 type Why = 'connecting' | 'none' | 'ended' | 'restarted' | 'gone' | 'disconnected' | 'noComms';
 
 const SUBSHELL_MS = 2000;
+const SILENCE_MS = 10_000;
 
 /**
  * Wait until a comm's messages go where they are handled while a cell runs. JupyterLab makes that
@@ -207,6 +229,14 @@ async function subshellOf(comm: Kernel.IComm, kernel: Kernel.IKernelConnection):
     const late = new Promise<void>(resolve => setTimeout(resolve, SUBSHELL_MS));
     await Promise.race([subshellStarted, late]).catch(() => undefined);
   }
+}
+
+/** Whether the kernel itself has sent a message; the server puts some of its own among them. */
+function isOfKernel({ header, content }: KernelMessage.IMessage): boolean {
+  const { execution_state: state } = content as { execution_state?: string };
+  return state === undefined
+    ? (header.msg_type as string) === 'iopub_welcome'
+    : ['starting', 'busy', 'idle'].includes(state);
 }
 
 function isBundle(data: unknown): data is JSONObject {

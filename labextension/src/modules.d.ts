@@ -24,7 +24,7 @@ declare module 'mgpu-views/parts.js' {
   export function setText(node: Node, text: string): void;
   export function setAttribute(node: Element, name: string, value: string | number | null): void;
   export function setShown(node: HTMLElement | SVGElement, isShown: boolean): void;
-  export function metric(value: number | null | undefined): string;
+  export function metric(value: number | null | undefined, name?: string): string;
   export function duration(seconds: number | null): string;
   export function clock(epoch: number): string;
   export function seriesClass(number: number): string;

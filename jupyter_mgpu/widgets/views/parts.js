@@ -106,9 +106,10 @@ export function gib(bytes) {
   return size.toFixed(size > 0 && size < 9.995 ? 2 : 1);
 }
 
-/** A metric with four significant digits. @param {number|null|undefined} value */
-export function metric(value) {
+/** A metric with four significant digits; an epoch is a count. @param {number|null|undefined} value @param {string} [name] */
+export function metric(value, name = "") {
   if (value === null || value === undefined || !Number.isFinite(value)) return "n/a";
+  if (name === "epoch") return grouped(value);
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
   return value.toFixed(size < 1 ? 4 : Math.max(0, 3 - Math.floor(Math.log10(size))));

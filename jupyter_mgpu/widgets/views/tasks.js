@@ -105,7 +105,7 @@ function makeTask(t, send) {
       const percent = t("percentEta", { n: Math.floor(100 * (now.progress ?? 0)) });
       progress.update(t("progress", { name: now.name }), now.progress, percent);
       setText(metrics, Object.entries(now.metrics ?? {}).slice(0, METRICS_SHOWN)
-        .map(([key, value]) => t("metric", { name: key, value: metric(/** @type {number} */ (value)) })).join("  "));
+        .map(([key, value]) => t("metric", { name: key, value: metric(/** @type {number} */ (value), key) })).join("  "));
       drawCurve(now);
       if (lane.details.open) drawDiary();
       setShown(stop, now.isLive && offers(now, "request_stop", isRunning));

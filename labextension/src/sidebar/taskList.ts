@@ -182,7 +182,7 @@ function drawCurve(
         '%1 of %2: now %3, lowest %4, highest %5',
         Object.keys(task.metrics)[0] ?? '',
         task.name,
-        ...[curve.at(-1), Math.min(...curve), Math.max(...curve)].map(metric)
+        ...[curve.at(-1), Math.min(...curve), Math.max(...curve)].map(value => metric(value))
       )
   });
 }
@@ -190,7 +190,7 @@ function drawCurve(
 function metricsOf({ metrics }: ITask): string {
   return Object.entries(metrics)
     .slice(0, METRICS_SHOWN)
-    .map(([name, value]) => `${name} ${metric(value)}`)
+    .map(([name, value]) => `${name} ${metric(value, name)}`)
     .join('  ');
 }
 
