@@ -349,6 +349,34 @@ def test_without_any_engine_a_task_ends_at_once_until_a_restart_succeeds(
         assert pool.submit(os.getpid).result(5) == pool.engines[0].pid
 
 
+def test_a_task_waits_for_an_engine_that_starts_at_the_third_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = tmp_path / "failures"  # so many starts fail
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, pathlib\n"
+        f"failures = pathlib.Path({str(failures)!r})\n"
+        "if 'MGPU_RANK' in os.environ and (left := failures.read_text()):\n"
+        "    failures.write_text(left[1:]); os._exit(7)\n"
+    )
+    failures.touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with parpool(1, name="third") as pool:
+        room = pool.owner._core._room
+        tell, given_up = room._on_death, []
+        room._on_death = lambda engine, death: (
+            given_up.append(engine.is_given_up),
+            tell(engine, death),
+        )
+        failures.write_text("xx")
+
+        os.kill(pool.engines[0].pid, signal.SIGKILL)
+
+        wait_until(lambda: given_up, 10, "its death")
+        assert pool.submit(abs, -4).result(60) == 4
+        assert given_up == [False] * 3
+
+
 def test_an_engine_that_hangs_at_its_start_is_told_after_the_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.transport.processes import EngineProcess
 
+MAX_FAILED_STARTS = 3
+"""So many in a row, and a rank gets no engine before it is restarted on request."""
 STDERR_LINES = 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -90,7 +92,7 @@ class EngineRecord:
     @property
     def is_given_up(self) -> bool:
         """Whether it could not be started again."""
-        return self.state is EngineState.DEAD and self.failed_starts > 0
+        return self.state is EngineState.DEAD and self.failed_starts >= MAX_FAILED_STARTS
 
     def record(self) -> dict[str, Any]:
         """Describe its process for the pool's record; there must be one."""

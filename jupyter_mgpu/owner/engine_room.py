@@ -10,6 +10,7 @@ from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.owner.engine_record import (
+    MAX_FAILED_STARTS,
     Death,
     EngineRecord,
     describe_exit,
@@ -19,7 +20,6 @@ from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport.cluster import PoolCluster
 from jupyter_mgpu.transport.processes import EngineProcess
 
-MAX_FAILED_STARTS = 3
 UNREACHABLE_S = 15 * 60.0
 """So long a host that does not answer is tried again before its engine is given up."""
 UNREACHABLE_PAUSE_S = 3.0
