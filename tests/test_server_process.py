@@ -72,7 +72,11 @@ def test_a_pool_on_gpus_is_named_on_them(gpu_machine, tmp_path):
             ready = [i for i, row in server.sections()["pools"].items() if row["state"] == "ready"]
             return ready[0] if ready else None
 
-        wait_until(lambda: pool_id() and server.sections()["gpus"], 20, "the pool")
+        def is_named() -> bool:
+            rows = server.sections()["gpus"]
+            return bool(pool_id() and rows) and all(rows[gpu_uuid(i)]["users"] for i in (1, 2))
+
+        wait_until(is_named, 20, "the pool on its GPUs")
         found = pool_id()
         sections = server.sections()
 
