@@ -24,6 +24,8 @@ export XDG_DATA_HOME="$private/xdg/data"
 export XDG_STATE_HOME="$private/xdg/state"
 export XDG_RUNTIME_DIR="$private/run"
 export PYTHONNOUSERSITE=1
+# What is compiled is kept: else each of the many processes compiles the package again.
+unset PYTHONDONTWRITEBYTECODE
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP JUPYTER_PATH JUPYTER_CONFIG_PATH MPLBACKEND
 
 # A shell lets what it runs in the background ignore Ctrl-C, and so all that this starts.
