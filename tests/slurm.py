@@ -43,7 +43,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
@@ -76,14 +76,15 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 
 @contextlib.contextmanager
-def running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
-    """Start a cluster of nodes with so many GPUs each, and end it."""
+def running(folder: Path, nodes: dict[str, int], more: str = "") -> Iterator[dict[str, str]]:
+    """Start a cluster of nodes with so many GPUs each, and more settings; and end it."""
     missing = [name for name in PROGRAMS if _program(name) is None]
     if missing:
         pytest.skip(f"needs Slurm (apt-get install slurm-wlm munge); missing: {', '.join(missing)}")
     if os.getuid() != 0:
         pytest.skip("needs root, as which Slurm's daemons run here")
     configuration = _write_configuration(folder, nodes)
+    configuration.write_text(configuration.read_text() + more)
     environment = {**os.environ, "SLURM_CONF": str(configuration)}
     daemons = ["munged", "slurmctld", *(f"slurmd-{node}" for node in nodes)]
     try:
@@ -95,6 +96,16 @@ def running(folder: Path, nodes: dict[str, int]) -> Iterator[dict[str, str]]:
             _cancel_all(environment)
         for name in reversed(daemons):
             _end(folder / f"{name}.pid")
+
+
+@contextlib.contextmanager
+def without_controller(folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Have the cluster's controller ended meanwhile, as while it is installed anew."""
+    _end(folder / "slurmctld.pid")
+    try:
+        yield
+    finally:
+        subprocess.run([_program("slurmctld")], check=True, env=environment, timeout=60)
 
 
 def _program(name: str) -> str | None:

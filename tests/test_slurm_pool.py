@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpus
-from slurm import slurm, two_nodes  # noqa: F401 - fixtures
+from slurm import running, slurm, two_nodes, without_controller  # noqa: F401 - fixtures
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
@@ -239,6 +239,28 @@ def test_nothing_is_left_when_the_kernel_is_killed(state: str, tmp_path: Path) -
         kernel.kill()
         if other is not None:
             end(other)
+
+
+def test_a_pool_outlives_the_controller_of_slurm(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("slurm")
+    with running(folder, {"node1": 2}, "MessageTimeout=4\n") as environment:
+        monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+        with mgpu.parpool(
+            2, cluster=replace(clusters.find("slurm"), gpus="none"), name="on its own"
+        ) as pool:
+            first, second = (engine.pid for engine in pool.engines)
+            assert second is not None
+            with without_controller(folder, environment):
+                os.kill(second, signal.SIGKILL)
+                assert pool.submit(os.getpid).result(20) == first
+                wait_until(lambda: pool.engines[1].starts > 1, 60, "a try that failed")
+
+            wait_until(lambda: pool.engines[1].state == "idle", 60, "a new engine")
+            assert list(mgpu.spmd(os.getpid, pool=pool)) == [e.pid for e in pool.engines]
+            assert pool.engines[0].pid == first
+        wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
 def test_what_slurm_refuses_is_told_with_its_own_words(

@@ -19,7 +19,7 @@ from pathlib import Path
 from jupyter_mgpu.clusters import ClusterDescription, SlurmOptions
 from jupyter_mgpu.clusters.commands import python_of, slurm_words
 from jupyter_mgpu.daemon_thread import call_in_thread
-from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.on_engine import orders as folded
 from jupyter_mgpu.transport.launch_sets import SetLauncher, launch_environment
 from jupyter_mgpu.transport.placement import Order
@@ -37,6 +37,7 @@ SRUN_ENVIRONMENT = {
     "SLURM_MPI_TYPE": "none",
 }
 CLOSE_S = 10.0
+_NO_CONTROLLER = "Unable to contact slurm controller"
 
 _CANCELLER = 'cat >/dev/null; scancel --quiet --name="$1" --user="$2"; rm -f "$3/$1"-*.log'
 
@@ -91,6 +92,10 @@ class SlurmLauncher(SetLauncher):
         try:
             job_id = await asyncio.wrap_future(self._submitting)
         except Exception as error:
+            if _NO_CONTROLLER in str(error) and orders[0].start > 0:  # it may come back
+                raise HostUnreachableError(
+                    f"Slurm's controller does not answer: {error}.", host="slurmctld"
+                ) from error
             raise PoolStartError(
                 f"Slurm takes no job of {len(orders)} engines: {error}. What is asked for stands "
                 f"in {self._cluster.place}; `jupyter mgpu cluster check {self._cluster.name}` "
