@@ -7,6 +7,7 @@ unpacks the result -> the future is done.
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Self, Unpack
 
 from jupyter_mgpu import exchange
@@ -312,10 +313,14 @@ class Pool:
 
         Raises:
             PoolStartError: If one does not come up; the pool is as it was then.
+            PoolClosedError: If the pool has ended meanwhile.
         """
         growth = self.owner.grow(plans)
         try:
             growth.result()
+        except CancelledError:
+            self._check_open()
+            raise PoolClosedError(f"The pool {self.name!r} was stopped while it grew.") from None
         except BaseException:
             growth.cancel()  # a Stop: the engines that are on their way end again
             raise
@@ -327,6 +332,7 @@ class Pool:
         self.owner.shrink(size).result()
         for rank in leaving:
             exchange.queues.forget_engine(self.line, rank)
+            self.sender.drop_rank(rank)
         self._drop_claims(leaving)
 
     def _drop_claims(self, ranks: Iterable[int]) -> None:

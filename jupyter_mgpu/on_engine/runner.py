@@ -180,7 +180,17 @@ class Runner:
         """Follow a pool that grew or shrank."""
         if world_size != self._context.world_size:
             self._context.world_size = self._shell.user_ns["world_size"] = world_size
-            for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "JAX_NUM_PROCESSES"):
+            # Mostly an engine is a node of one process; else its node is its host, whose ranks
+            # follow each other, and such pools only shrink.
+            local_size, local_rank = (
+                int(os.environ[name]) for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK")
+            )
+            if local_size > 1:
+                left = world_size - (int(os.environ["RANK"]) - local_rank)
+                os.environ["LOCAL_WORLD_SIZE"] = str(min(local_size, left))
+            else:
+                os.environ["GROUP_WORLD_SIZE"] = str(world_size)
+            for name in ("WORLD_SIZE", "JAX_NUM_PROCESSES"):
                 os.environ[name] = str(world_size)
 
     def _call(self, frames: list[Frame], keep: str | None) -> list[Frame]:

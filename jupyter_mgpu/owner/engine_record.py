@@ -44,6 +44,7 @@ class EngineRecord:
     state: EngineState = EngineState.STARTING
     process: EngineProcess | None = None
     starts: int = 0
+    first_number: int = 0  # above 0 where the pool had such a rank before, and gave it up
     failed_starts: int = 0
     task: Task | None = None
     proven: bool | None = None
@@ -80,9 +81,14 @@ class EngineRecord:
         return self.plan.device if self.host is None else f"{self.plan.device} on {self.host}"
 
     @property
+    def number(self) -> int:
+        """What tells the process that runs now from all others that its rank ever had."""
+        return self.first_number + self.starts
+
+    @property
     def name(self) -> str:
         """The name of the process that runs now, as its connections call it."""
-        return f"{self.rank}.{self.starts}"
+        return f"{self.rank}.{self.number}"
 
     @property
     def is_alive(self) -> bool:

@@ -24,8 +24,8 @@ UNREACHABLE_S = 15 * 60.0
 """So long a host that does not answer is tried again before its engine is given up."""
 UNREACHABLE_PAUSE_S = 3.0
 
-Environment = Callable[[EngineRecord], dict[str, str]]
-"""Makes the rendezvous variables of an engine that is about to start."""
+Environment = Callable[[EngineRecord, int], dict[str, str]]
+"""Makes the rendezvous variables of an engine that is about to start, in a pool of a size."""
 
 
 class EngineRoom:
@@ -64,6 +64,9 @@ class EngineRoom:
         self._on_ready = on_ready
         self._on_failed_start = on_failed_start
         self._loop = asyncio.get_running_loop()
+        self._joining: dict[int, EngineRecord] = {}  # of the pool only when all of them are ready
+        self._growing: asyncio.Task[None] | None = None
+        self._numbers: dict[int, int] = {}  # the next one of ranks that were given up
         self._jobs: dict[EngineRecord, asyncio.Task[None]] = {}  # replacements under way
         self._leaving: list[EngineProcess] = []  # killed, and not gone yet
         self._replaces = False
@@ -72,17 +75,46 @@ class EngineRoom:
     def find(self, name: str) -> EngineRecord | None:
         """Return the engine of a name such as `0.3`, None for one that was replaced."""
         rank = name.partition(".")[0]
-        engine = self.engines.get(int(rank)) if rank.isdigit() else None
+        known = {**self.engines, **self._joining} if self._joining else self.engines
+        engine = known.get(int(rank)) if rank.isdigit() else None
         return engine if engine is not None and engine.name == name else None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether engines start that are to be added to those that there are."""
+        return self._growing is not None
 
     async def start(self, plans: Sequence[EnginePlan]) -> None:
         """Start engines and wait until each has said hello; from then on they are replaced.
 
+        Engines that are added to others count when all of them are ready: until then the pool is as
+        it was, and they may wait in a queue for long.
+
         Raises:
             PoolStartError: If one does not come up; none of them is left then.
         """
-        added = [EngineRecord(plan, self._folder / f"rank{plan.rank}.log") for plan in plans]
-        self.engines.update({engine.rank: engine for engine in added})
+        added = [
+            EngineRecord(
+                plan,
+                self._folder / f"rank{plan.rank}.log",
+                first_number=self._numbers.get(plan.rank, 0),
+            )
+            for plan in plans
+        ]
+        by_rank = {engine.rank: engine for engine in added}
+        if not self.engines:
+            self.engines.update(by_rank)
+            await self._start_all(added)
+            self._replaces = True
+            return
+        self._joining, self._growing = by_rank, asyncio.current_task()
+        try:
+            await self._start_all(added)
+        finally:
+            self._joining, self._growing = {}, None
+        self.engines.update(by_rank)
+
+    async def _start_all(self, added: Sequence[EngineRecord]) -> None:
         starts = [asyncio.ensure_future(self._start(engine)) for engine in added]
         try:
             await asyncio.gather(*starts)
@@ -96,20 +128,21 @@ class EngineRoom:
             for engine in added:
                 self.dismiss(engine)
             raise
-        self._replaces = True
 
     async def _start(self, engine: EngineRecord) -> None:
         engine.hello.clear()
         engine.state = EngineState.STARTING
         engine.log_start = engine.log.stat().st_size if engine.log.exists() else 0
+        # An engine of the pool that is replaced meanwhile does not count those that join.
+        num_joining = len(self._joining) if self._joining.get(engine.rank) is engine else 0
         environment = {
             **engine.plan.environment,
-            **self._environment(engine),
+            **self._environment(engine, len(self.engines) + num_joining),
             "MGPU_DEVICE": engine.plan.torch_device,
             "MGPU_LOG": str(engine.log),
         }
         process = engine.process = await self._cluster.start_engine(
-            engine.rank, engine.starts, environment, self._record, engine.plan.placement
+            engine.rank, engine.number, environment, self._record, engine.plan.placement
         )
         process.watch(functools.partial(self._on_exit, engine))
         try:
@@ -232,6 +265,7 @@ class EngineRoom:
     def dismiss(self, engine: EngineRecord) -> None:
         """End an engine that gets no successor."""
         self.engines.pop(engine.rank, None)
+        self._numbers[engine.rank] = engine.number + 1
         if (job := self._jobs.pop(engine, None)) is not None:
             job.cancel()
         self._end_process(engine)
@@ -254,6 +288,9 @@ class EngineRoom:
         Returns:
             The processes that are still there after the time-out, as a driver may hold them.
         """
+        if self._growing is not None:
+            self._growing.cancel()
+            await asyncio.wait([self._growing])
         self._is_closing = True
         for job in list(self._jobs.values()):
             job.cancel()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import PoolStatus
-from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.errors import OwnerError, PoolStartError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
 from jupyter_mgpu.owner import endpoint, outside, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
@@ -91,6 +91,7 @@ class OwnerLoop:
         self.loop = asyncio.get_running_loop()
         self._starting = asyncio.current_task()
         self._stopping = asyncio.Event()
+        self._resizing = asyncio.Lock()
         self._build()
         self.has_begun.set()
         server = await endpoint.serve(self.socket, self._operations())
@@ -157,7 +158,8 @@ class OwnerLoop:
 
     def _open_far_port(self) -> FarPort | None:
         """Listen for engines of other hosts, where the ranks meet for collectives as well."""
-        if all(engine.placement is None for engine in self.plan.engines):
+        is_far = any(engine.placement is not None for engine in self.plan.engines)
+        if self.plan.cluster is None and not is_far:
             return None
         return FarPort(self.plan.rendezvous.address, self.loop)
 
@@ -177,10 +179,10 @@ class OwnerLoop:
             self.has_early_store = True
             self.loop.call_later(STORE_AFTER_S, self.plan.rendezvous.start_store)
 
-    def _environment(self, engine: EngineRecord) -> dict[str, str]:
+    def _environment(self, engine: EngineRecord, size: int) -> dict[str, str]:
         return self.plan.rendezvous.environment(
             engine.rank,
-            len(self.engines),
+            size,
             self.scheduler.generation,
             visible=self.plan.visible,
             shares_gpu=self.plan.shares_gpu,
@@ -196,7 +198,7 @@ class OwnerLoop:
                 engine.sample_memory()
             self._hosts.tick()
             self.scheduler.tell_waiting()
-            is_used = bool(self.scheduler.tasks)
+            is_used = bool(self.scheduler.tasks) or self._room.is_growing
             if await self._idle.is_over(self.scheduler.used_s, is_used=is_used):
                 self.stop("idle")
 
@@ -279,19 +281,30 @@ class OwnerLoop:
         self._idle.set_timeout(timeout_s)
 
     async def grow(self, plans: Sequence[EnginePlan]) -> None:
-        """Add engines, and wait until they are ready."""
-        await self._room.start(plans)
-        self.scheduler.on_new_world()
-        self._save_record()
+        """Add engines, and wait until they are ready.
+
+        Raises:
+            PoolStartError: If one does not come up, or the pool has another size by now.
+        """
+        async with self._resizing:  # one that was stopped still gives back what it had
+            if plans[0].rank != len(self.engines):
+                raise PoolStartError(
+                    f"The pool {self.plan.name!r} has {len(self.engines)} engines by now: it was "
+                    "made another size at the same time. Ask again."
+                )
+            await self._room.start(plans)
+            self.scheduler.on_new_world()
+            self._save_record()
 
     async def shrink(self, size: int) -> None:
         """End the engines of the last ranks; they must be idle."""
-        for engine in [e for e in self.engines.values() if e.rank >= size]:
-            self._room.dismiss(engine)
-            why = f"The engine of rank {engine.rank} was ended: the pool has {size} engines now."
-            self._lose(engine, Death(why, None, is_replaced=True))
-        self.scheduler.on_new_world()
-        self._save_record()
+        async with self._resizing:
+            for engine in [e for e in self.engines.values() if e.rank >= size]:
+                self._room.dismiss(engine)
+                why = f"The engine of rank {engine.rank} was ended: the pool has {size} engines."
+                self._lose(engine, Death(why, None, is_replaced=True))
+            self.scheduler.on_new_world()
+            self._save_record()
 
     async def ensure_controller(self) -> int:
         """Start ipyparallel's controller, and have the engines join it.

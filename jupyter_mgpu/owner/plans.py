@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from jupyter_mgpu import cuda
+from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.transport.placement import Placement
@@ -57,6 +58,7 @@ class PoolPlan:
         visible: Whether an engine sees its own GPUs or all of the pool.
         shares_gpu: Several engines share a GPU.
         start_timeout_s: How long an engine may take to start.
+        cluster: Where its engines run; None for this machine.
     """
 
     name: str
@@ -71,4 +73,5 @@ class PoolPlan:
     visible: Literal["own", "pool"] = "own"
     shares_gpu: bool = False
     start_timeout_s: float = 60.0
+    cluster: ClusterDescription | None = None
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

@@ -103,6 +103,11 @@ class Sender:
         with self._lock:
             self._ranks[rank] = self._state(rank).replaced()
 
+    def drop_rank(self, rank: int) -> None:
+        """Note that the pool has no such rank any more; one that comes later has nothing."""
+        with self._lock:
+            self._ranks.pop(rank, None)
+
     def names_on(self, rank: int) -> set[str]:
         """Return the names that cells bound on a rank, modules aside: they would be lost."""
         with self._lock:

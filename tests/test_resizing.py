@@ -1,0 +1,83 @@
+"""Pools of this machine that become larger or smaller while they are used."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from gpu_stubs import gpus
+
+import jupyter_mgpu as mgpu
+from jupyter_mgpu.errors import PoolClosedError, PoolStartError
+from jupyter_mgpu.owner.plans import EnginePlan
+from jupyter_mgpu.pool import Pool
+from notebooks import Notebook, wait_until
+
+
+def test_a_rank_that_comes_back_gets_the_kernels_names_again(nb: Notebook) -> None:
+    nb.check("import jupyter_mgpu as mgpu; x = [1, 2]")
+    nb.check("%parpool 2")
+    nb.check("%%spmd\ny = sum(x)")
+    nb.check("%%spmd\ndel y")
+    nb.check("%parpool 1")
+
+    nb.check("%parpool 2")
+
+    nb.check("%%spmd\ny = sum(x), world_size")
+    assert nb.check("list(mgpu.current_pool()['y'])").result == "[(3, 2), (3, 2)]"
+
+
+def test_engines_that_share_their_gpus_have_the_right_local_size_after_shrinking(
+    gpu_machine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in gpu_machine(gpus(3)).items():
+        monkeypatch.setenv(name, value)
+
+    def world() -> list[str]:
+        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "LOCAL_RANK")
+        return [os.environ[name] for name in names]
+
+    with mgpu.parpool(3, visible="pool", name="visible"):
+        assert list(mgpu.spmd(world)) == [["3", "3", "1", str(rank)] for rank in range(3)]
+        mgpu.parpool(2, name="visible")
+        assert list(mgpu.spmd(world)) == [["2", "2", "1", "0"], ["2", "2", "1", "1"]]
+
+
+def hanging_plan(pool: Pool, rank: int) -> EnginePlan:
+    """Plan an engine that never says hello."""
+    plan = pool.owner.engines[0].plan
+    return EnginePlan(rank, "CPU", "cpu", {**plan.environment, "MGPU_RANK": "77"})
+
+
+def test_until_its_new_engines_are_ready_a_pool_is_as_it_was() -> None:
+    with mgpu.parpool(1, name="waits") as pool:
+        growing = pool.owner.grow([hanging_plan(pool, 1)])
+        wait_until(lambda: pool.owner._core._room.is_growing, 10, "an engine on its way")
+
+        assert (pool.size, len(pool.engines)) == (1, 1)
+        assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["1"]
+
+        growing.cancel()
+        with pytest.raises(PoolStartError, match="has 1 engines by now"):
+            pool.owner.grow([hanging_plan(pool, 2)]).result(10)
+        assert mgpu.parpool(2, name="waits") is pool  # in its turn: the other one has ended
+        assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["2", "2"]
+
+
+def test_a_pool_that_ends_while_it_grows_says_so() -> None:
+    ended: list[BaseException] = []
+
+    def grow(pool: Pool) -> None:
+        try:
+            pool.grow([hanging_plan(pool, 1)], {})
+        except PoolClosedError as error:
+            ended.append(error)
+
+    with mgpu.parpool(1, name="ends") as pool:
+        thread = threading.Thread(target=grow, args=(pool,))
+        thread.start()
+        wait_until(lambda: pool.owner._core._room.is_growing, 10, "an engine on its way")
+
+    thread.join(20)
+    assert "'ends'" in str(ended[0])
