@@ -49,9 +49,6 @@ class Loopback:
         self.processes.append(process)
         return LoopbackProcess(process)
 
-    def notes(self) -> list[str]:
-        return []
-
     async def close(self) -> None:
         for process in self.processes:
             process.wait(10)
@@ -66,6 +63,9 @@ class LoopbackProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def explain(self) -> None:
+        return None
+
+    def note(self) -> None:
         return None
 
 

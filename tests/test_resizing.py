@@ -10,6 +10,7 @@ from gpu_stubs import gpus
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.errors import PoolClosedError, PoolStartError
+from jupyter_mgpu.opening.dividing import Offer, divide
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook, wait_until
@@ -81,3 +82,22 @@ def test_a_pool_that_ends_while_it_grows_says_so() -> None:
 
     thread.join(20)
     assert "'ends'" in str(ended[0])
+
+
+@pytest.mark.parametrize(
+    ("offers", "most", "shares"),
+    [
+        ([Offer(2), Offer(3)], None, [2, 3]),
+        ([Offer(2), Offer(3)], 4, [2, 2]),
+        ([Offer(2), Offer(3)], 9, [2, 3]),
+        ([Offer(8, is_elastic=True), Offer(2)], 7, [5, 2]),
+        ([Offer(8, is_elastic=True), Offer(2)], 1, [0, 1]),
+        ([Offer(1, is_elastic=True), Offer(1, is_elastic=True)], 5, [3, 2]),
+        ([Offer(1, is_elastic=True, has=3), Offer(1, is_elastic=True, has=1)], 3, [1, 2]),
+        ([Offer(0), Offer(0, is_elastic=True)], 3, [0, 0]),
+    ],
+)
+def test_engines_are_divided_among_hosts(
+    offers: list[Offer], most: int | None, shares: list[int]
+) -> None:
+    assert divide(offers, most) == shares

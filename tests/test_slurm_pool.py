@@ -399,7 +399,7 @@ def test_tasks_that_see_the_same_gpus_take_one_each(with_gpus: ClusterDescriptio
 
 def test_a_gpu_that_an_engine_has_left_may_go_to_another_rank() -> None:
     taken: dict[str, int] = {}
-    first, second = (scheduled_plan._judge_of(rank, 1, taken) for rank in (0, 1))
+    first, second = (scheduled_plan._Judge(rank, 1, taken) for rank in (0, 1))
 
     assert first(Answer(("a",), labels=["GPU 0"])) == (True, None)
     assert second(Answer(("a",), labels=["GPU 0"]))[1].startswith("GPU 0 was given to rank 1")

@@ -1,6 +1,6 @@
 """The GPUs of this machine: see them, choose and lease some, pin engines to them, prove it."""
 
-from jupyter_mgpu.gpus.choosing import check_request, choose, named
+from jupyter_mgpu.gpus.choosing import NO_GPUS, check_request, choose, named
 from jupyter_mgpu.gpus.pinning import CPU_ENVIRONMENT, Proof, prove
 from jupyter_mgpu.gpus.request import Request
 from jupyter_mgpu.gpus.slots import Choice, Slot
@@ -10,6 +10,7 @@ from jupyter_mgpu.gpus.waiting import wait_for_free
 
 __all__ = [
     "CPU_ENVIRONMENT",
+    "NO_GPUS",
     "Choice",
     "GpuRow",
     "GpuTable",

@@ -45,7 +45,7 @@ def choose(request: Request, book: LeaseBook | None = None, *, takes_leases: boo
         return _choose_cpus(request, inventory, mask)
     book = book or LeaseBook()
     with book.choosing():
-        usages = read_usages(mask.devices, book.live(), request.kernel)
+        usages = read_usages(_candidates(request, mask, inventory), book.live(), request.kernel)
         picked = _pick(request, usages, mask, inventory)
         sentences = _sentences(request, picked, usages, mask)
         if not host.is_host_pid_namespace():
@@ -109,6 +109,12 @@ def _plan_cpus(request: Request, inventory: Inventory, sentences: list[str]) -> 
     ranks = range(request.first_rank, request.first_rank + number)
     slots = tuple(Slot(rank, (), (), dict(CPU_ENVIRONMENT)) for rank in ranks)
     return Choice(slots, tuple(sentences), inventory)
+
+
+def _candidates(request: Request, mask: Mask, inventory: Inventory) -> Sequence[Device]:
+    if request.among is None:
+        return mask.devices
+    return _select_named(request.among, mask, inventory)
 
 
 def _pick(

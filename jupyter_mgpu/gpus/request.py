@@ -13,6 +13,7 @@ class Request:
     Attributes:
         n: How many engines: exactly, from-to, or None for one per free GPU.
         gpus: What the user typed after `--gpus`; None leaves the choice to us.
+        among: The devices to choose from, as in `gpus`; None for all.
         per_gpu: Engines that share each GPU.
         gpus_per_engine: GPUs that each engine gets.
         share: Take GPUs that others use as well.
@@ -25,6 +26,7 @@ class Request:
 
     n: int | tuple[int, int] | None = None
     gpus: str | None = None
+    among: str | None = None
     per_gpu: int = 1
     gpus_per_engine: int = 1
     share: bool = False

@@ -90,6 +90,7 @@ class Engine:
             **answers,
             "facts": _facts,
             "stack": self._stack,
+            "settle": self._settle,
             "status": self._status,
             "changed": lambda names: sorted(self._namespace.changed(names)),
             "summary": self._summary,
@@ -146,6 +147,10 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - every request gets a reply
             reply["failure"] = failure.describe(error)
         self._link.reply(reply, [])
+
+    def _settle(self, local_rank: int) -> None:
+        """Take a place on this host, where engines of the pool run that were started before."""
+        os.environ["MGPU_LOCAL_RANK"] = str(local_rank)
 
     def _summary(self, names: list[str]) -> dict[str, Any]:
         kept = {name: self._context.kept[name] for name in names if name in self._context.kept}

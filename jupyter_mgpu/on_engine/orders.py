@@ -15,6 +15,7 @@ def fold(
     orders: Sequence[Mapping[str, str]],
     place_variable: str = "",
     taken: Mapping[str, str] | None = None,
+    first_place: int = 0,
 ) -> dict[str, str]:
     """Put the environments of engines that are launched together into one variable.
 
@@ -24,6 +25,7 @@ def fold(
             none where it starts a single one. `A|B` stands for the one that is set.
         taken: Variables of ours, and those of the launcher from which a process takes them, such
             as MGPU_LOCAL_RANK from SLURM_LOCALID.
+        first_place: The number of the first engine; processes with lower ones end at once.
     """
     same = {
         name: value
@@ -31,7 +33,13 @@ def fold(
         if all(order.get(name) == value for order in orders)
     }
     each = [{n: v for n, v in order.items() if n not in same} for order in orders]
-    folded = {"place": place_variable, "taken": dict(taken or {}), "all": same, "each": each}
+    folded = {
+        "place": place_variable,
+        "first": first_place,
+        "taken": dict(taken or {}),
+        "all": same,
+        "each": each,
+    }
     return {VARIABLE: json.dumps(folded)}
 
 
@@ -41,7 +49,9 @@ def unfold() -> None:
     if text is None:
         return
     orders = json.loads(text)
-    place = int(_first_of(orders["place"])) if orders["place"] else 0
+    place = (int(_first_of(orders["place"])) if orders["place"] else 0) - orders["first"]
+    if place < 0:
+        raise SystemExit  # it stood for an engine that runs already, so that others are beside it
     taken = {ours: _first_of(theirs) for ours, theirs in orders["taken"].items()}
     os.environ.update({**orders["all"], **orders["each"][place], **taken})
 

@@ -10,9 +10,11 @@ from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.host_facts import check_hosts
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder, start_pool
-from jupyter_mgpu.opening.scheduled_plan import plan_scheduled_pool
+from jupyter_mgpu.opening.scheduled_plan import plan_more_ranks, plan_scheduled_pool
+from jupyter_mgpu.opening.ssh_growth import plan_more_over_ssh
 from jupyter_mgpu.opening.ssh_plan import plan_ssh_pool
 from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
@@ -33,7 +35,7 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
         SelectionError: If the engines or GPUs asked for cannot be had.
         PoolStartError: If an engine does not come up; it names the host.
     """
-    _check(request)
+    check(request)
     folder = private_folder()
     plan: FarPlan | None = None
     try:
@@ -48,6 +50,30 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
         if plan is not None:
             plan.drop()
         rmtree(folder, ignore_errors=True)
+        raise
+
+
+def grow_far_pool(pool: Pool, owner: Owner, request: Request) -> None:
+    """Add engines to a pool on a cluster.
+
+    Args:
+        pool: The pool.
+        owner: Its owner.
+        request: How many further engines.
+
+    Raises:
+        SelectionError: If they cannot be had; the pool is as it was then.
+        PoolStartError: If one does not come up; likewise.
+    """
+    description = owner.plan.cluster
+    if description is None:
+        raise SelectionError(f"The pool {pool.name!r} does not know how it was started.")
+    plan_more = plan_more_over_ssh if description.kind == "ssh" else plan_more_ranks
+    plan = plan_more(request, owner, description)
+    try:
+        pool.grow(plan.engines, plan.claims)
+    except BaseException:
+        plan.drop()
         raise
 
 
@@ -69,10 +95,16 @@ def _plan_pool(
         visible=request.visible,
         shares_gpu=request.per_gpu > 1,
         start_timeout_s=description.start_timeout_s or options.start_timeout_s,
+        cluster=description,
     )
 
 
-def _check(request: Request) -> None:
+def check(request: Request) -> None:
+    """Refuse what a cluster cannot be asked.
+
+    Raises:
+        SelectionError: It says what to do.
+    """
     if request.gpus is not None:
         raise SelectionError(
             f"--gpus {request.gpus} was asked for, but the hosts of a cluster have GPUs of their "

@@ -9,8 +9,10 @@ from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.keeping.kept_owner import FIXED_SIZE
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
+from jupyter_mgpu.opening.far_pool import check, grow_far_pool
 from jupyter_mgpu.opening.new_pool import PoolOptions, choose, open_pool
 from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.pool import Pool
 
 
@@ -23,36 +25,41 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
     Raises:
         SelectionError: If tasks or variables would be lost; it names them.
     """
-    if pool.request.cluster is not None or request.cluster is not None:
-        return _same(pool, request)
+    is_far = pool.request.cluster is not None
+    if request.cluster is not None and request.cluster != pool.request.cluster:
+        raise SelectionError(_elsewhere(pool, request.cluster))
+    if is_far:
+        check(request)
     more = _more(pool, request)
-    if pool.is_kept:
+    if not isinstance(pool.owner, Owner):
         if more is None or not more.smallest <= pool.size <= (more.largest or pool.size):
             raise SelectionError(FIXED_SIZE)
         return pool
+    if more is None and is_far:
+        raise SelectionError(
+            f"Other options were asked for than those of the pool {pool.name!r} on the cluster "
+            f"{pool.request.cluster!r}. Add --restart to end it first, with what is there."
+        )
     if more is None:
         return _reopen(pool, request, options)
     if pool.size < more.smallest or (more.largest or 0) > pool.size:
-        _grow(pool, more, options)
+        further = _further(more, pool.size)
+        if is_far:
+            grow_far_pool(pool, pool.owner, further)
+        else:
+            _grow(pool, further, options)
     elif more.largest is not None and more.largest < pool.size:
         _shrink(pool, more.largest)
     return pool
 
 
-def _same(pool: Pool, request: Request) -> Pool:
-    """Return a pool on a cluster if it is as it is asked for: it keeps its size."""
-    cluster = pool.request.cluster
-    sizes = range(request.smallest, (request.largest or pool.size) + 1)
-    if (
-        request.cluster in (None, cluster)
-        and request.gpus is None
-        and (request.n is None or pool.size in sizes)
-    ):
-        return pool
-    where = "this machine" if cluster is None else f"the cluster {cluster!r}"
-    raise SelectionError(
-        f"The pool {pool.name!r} is open with {pool.size} engines on {where}. Pools on clusters "
-        "keep their size and place: add --restart to end it first, or another --name to have both."
+def _elsewhere(pool: Pool, cluster: str) -> str:
+    own = pool.request.cluster
+    where = "this machine" if own is None else f"the cluster {own!r}"
+    return (
+        f"The cluster {cluster!r} was asked for, but the pool {pool.name!r} is open with "
+        f"{pool.size} engines on {where}. Add --restart to end it first, or another --name to "
+        "have both."
     )
 
 
@@ -96,9 +103,14 @@ def _more(pool: Pool, request: Request) -> Request | None:
     return wish
 
 
-def _grow(pool: Pool, more: Request, options: PoolOptions) -> None:
-    least, most = more.smallest - pool.size, (more.largest or more.smallest) - pool.size
-    choice = choose(replace(more, n=(max(1, least), most)), options)
+def _further(more: Request, size: int) -> Request:
+    """Ask for those engines alone that a pool of a size lacks."""
+    least, most = max(1, more.smallest - size), (more.largest or more.smallest) - size
+    return replace(more, n=most if least == most else (least, most))
+
+
+def _grow(pool: Pool, further: Request, options: PoolOptions) -> None:
+    choice = choose(further, options)
     try:
         if pool.gpu_uuids and not choice.has_gpus:
             raise SelectionError(" ".join(choice.sentences))

@@ -2,7 +2,8 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jupyter_mgpu import cuda
@@ -18,6 +19,7 @@ from jupyter_mgpu.on_engine import (
 )
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.output import notices
+from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport import slurm_queue
 from jupyter_mgpu.transport.launch_other import OtherLauncher
@@ -27,7 +29,6 @@ from jupyter_mgpu.transport.placement import Launcher, Placement
 
 START_TIMEOUT_S = 60.0
 
-Judge = Callable[[cuda.Answer], tuple[bool, str | None]]
 _TEMPLATE_LINE = "#SBATCH --gpus-per-task={gpus}"
 
 
@@ -46,6 +47,37 @@ def plan_scheduled_pool(request: Request, cluster: ClusterDescription, _folder: 
         run_id=uuid.uuid4().hex,
         sentences=() if num_gpus else (f"The engines of {cluster.name!r} run without GPUs.",),
     )
+
+
+def plan_more_ranks(request: Request, owner: Owner, cluster: ClusterDescription) -> FarPlan:
+    """Plan engines that join those of a pool which a scheduler has started.
+
+    Args:
+        request: How many further engines.
+        owner: The pool's.
+        cluster: Its cluster, as the pool was started on it.
+
+    Raises:
+        SelectionError: For what a scheduler cannot be asked.
+    """
+    ranks = range(request.first_rank, request.first_rank + _check(request, cluster))
+    like = owner.engines[0].plan
+    if like.placement is not None and isinstance(like.placement.launcher, StepLauncher):
+        like.placement.launcher.expect(ranks)
+    engines = [replace(like, rank=rank) for rank in ranks]
+    if isinstance(like.judge, _Judge):
+        like.judge.forget(ranks.start)
+        device, judge = _gpu_of(cluster), like.judge
+        engines = [
+            replace(plan, device=device, judge=replace(judge, rank=plan.rank)) for plan in engines
+        ]
+    rendezvous = owner.plan.rendezvous
+    return FarPlan(tuple(engines), rendezvous.address, rendezvous.run_id)
+
+
+def _gpu_of(cluster: ClusterDescription) -> str:
+    """Say what an engine runs on, until it is told which one that is."""
+    return f"GPU of {cluster.name}"
 
 
 def _has_gpus(cluster: ClusterDescription) -> bool:
@@ -135,43 +167,52 @@ def _plan(
     return tuple(
         EnginePlan(
             rank=rank,
-            device=f"GPU of {cluster.name}" if num_gpus else "CPU",
+            device=_gpu_of(cluster) if num_gpus else "CPU",
             torch_device="cuda:0" if num_gpus else "cpu",
             environment=environment,
-            judge=_judge_of(rank, num_gpus, taken) if num_gpus else None,
+            judge=_Judge(rank, num_gpus, taken) if num_gpus else None,
             placement=placement,
         )
         for rank in ranks
     )
 
 
-def _judge_of(rank: int, num_gpus: int, taken: dict[str, int]) -> Judge:
-    """Make the function that says whether an engine got GPUs of its own.
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Says whether an engine got GPUs of its own.
 
-    Args:
+    Attributes:
         rank: The engine's rank.
         num_gpus: How many it is to have.
-        taken: Which rank has which GPU, by UUID, for all engines that are planned together.
+        taken: Which rank has which GPU, by UUID, for all engines of the pool.
     """
 
-    def judge(answer: cuda.Answer) -> tuple[bool, str | None]:
+    rank: int
+    num_gpus: int
+    taken: dict[str, int]
+
+    def forget(self, size: int) -> None:
+        """Take note that the pool has so many ranks."""
+        for gpu in [gpu for gpu, rank in self.taken.items() if rank >= size]:
+            del self.taken[gpu]
+
+    def __call__(self, answer: cuda.Answer) -> tuple[bool, str | None]:
+        """Judge what CUDA shows the engine."""
         if answer.uuids is None:
             return False, None
         shown = ", ".join(answer.labels) or "none"
-        if len(answer.uuids) != num_gpus:
+        if len(answer.uuids) != self.num_gpus:
             return False, (
-                f"The engine of rank {rank} was to have GPUs of its own, {num_gpus} of them, but "
-                f"CUDA shows it: {shown}. Ask for GPUs per task, as in {_TEMPLATE_LINE}, or set "
-                'gpus = "none" for CPU engines.'
+                f"The engine of rank {self.rank} was to have GPUs of its own, {self.num_gpus} of "
+                f"them, but CUDA shows it: {shown}. Ask for GPUs per task, as in {_TEMPLATE_LINE}, "
+                'or set gpus = "none" for CPU engines.'
             )
-        for gpu in [gpu for gpu, holder in taken.items() if holder == rank]:
-            del taken[gpu]  # of the engine before
-        others = {taken.setdefault(gpu, rank) for gpu in answer.uuids} - {rank}
+        for gpu in [gpu for gpu, holder in self.taken.items() if holder == self.rank]:
+            del self.taken[gpu]  # of the engine before
+        others = {self.taken.setdefault(gpu, self.rank) for gpu in answer.uuids} - {self.rank}
         if others:
             return False, (
-                f"{shown} was given to rank {rank} and to rank {others.pop()}. Ask for GPUs per "
-                f"task, as in {_TEMPLATE_LINE}."
+                f"{shown} was given to rank {self.rank} and to rank {others.pop()}. Ask for GPUs "
+                f"per task, as in {_TEMPLATE_LINE}."
             )
         return True, None
-
-    return judge

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from jupyter_mgpu.errors import PoolStartError, SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import interfaces, remote_leases, sent_modules, warning_filters
+from jupyter_mgpu.opening.dividing import Offer, divide
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.host_facts import UNSEEN
@@ -37,13 +37,19 @@ APART = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """One host with what it has for the pool."""
+class Found:
+    """One host with what it has for the pool.
+
+    Attributes:
+        slots: What its engines get, one per engine.
+        has: How many engines of the pool run there already.
+    """
 
     host: HostDescription
     reached: Reached
     launcher: SshLauncher
     slots: Sequence[dict[str, Any]]
+    has: int = 0
 
 
 def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Path) -> FarPlan:
@@ -59,28 +65,38 @@ def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Pat
     with contextlib.ExitStack() as undo:
         asked = []
         for number, host in enumerate(far):
-            target = SshTarget(host.name, host.ssh, tuple(ssh_arguments(options)))
-            connection = SshConnection(target, folder / f"c{number}")
+            connection = connection_to(host, description, folder / f"c{number}")
             undo.callback(connection.close)
-            asked.append(Asked(connection, python_of(description, host), _wish(request, host)))
+            asked.append(Asked(connection, python_of(description, host), wish_of(request, host)))
         answers, address = _reach(asked, description, is_tunnel=options.tunnel)
         is_tunnel = address == TUNNEL_ADDRESS
         names = [host.name for host in far]
         shares = _divide(request, description.hosts, dict(zip(names, answers, strict=True)))
         found = {
-            host.name: _Found(
+            host.name: Found(
                 host,
                 answer,
                 SshLauncher(ask.connection, ask.python, tunnel=is_tunnel),
-                shares[host.name],
+                take_slots(answer, shares[host.name]),
             )
             for host, ask, answer in zip(far, asked, answers, strict=True)
         }
-        plan = _plan(request, description, found, address)
+        for host, ask in zip(far, asked, strict=True):
+            if not shares[host.name]:
+                ask.connection.close()  # nobody would at the pool's end
+        plan = plan_shares(request, description, found, shares, address, uuid.uuid4().hex)
         return replace(plan, on_drop=undo.pop_all().close)
 
 
-def _wish(request: Request, host: HostDescription) -> dict[str, Any]:
+def connection_to(
+    host: HostDescription, description: ClusterDescription, socket: Path
+) -> SshConnection:
+    """Make the connection to a host, which is used later."""
+    options = description.options if isinstance(description.options, SshOptions) else SshOptions()
+    return SshConnection(SshTarget(host.name, host.ssh, tuple(ssh_arguments(options))), socket)
+
+
+def wish_of(request: Request, host: HostDescription) -> dict[str, Any]:
     """Say what a host is asked for: all that it may give, since others may give less."""
     fields = ("per_gpu", "gpus_per_engine", "share", "visible", "pool")
     wish = {field: getattr(request, field) for field in fields}
@@ -121,60 +137,107 @@ def _divide(
     request: Request,
     hosts: Sequence[HostDescription],
     answers: Mapping[str, Reached],
-) -> dict[str, list[dict[str, Any]]]:
-    """Choose how many engines each host gets: those that come first as many as they have."""
-    slots = {name: list(answer.slots) for name, answer in answers.items()}
-    elastic = [
-        host.name
+) -> dict[str, int]:
+    """Choose how many engines each host gets."""
+    offers = [
+        offer_of(host, answers[host.name].slots)
+        if host.name in answers
+        else offer_here(request, host, host.engines)
         for host in hosts
-        if host.name in slots and host.engines is None and not _has_gpus(slots[host.name])
     ]
-    wanted = request.largest
-    if wanted is not None and elastic:  # CPU engines, as many as you like: the same number each
-        fixed = sum(len(share) for name, share in slots.items() if name not in elastic)
-        for place, name in enumerate(elastic):
-            number = max(0, wanted - fixed + len(elastic) - 1 - place) // len(elastic)
-            slots[name] = slots[name][:1] * number
-    left = wanted if wanted is not None else sys.maxsize
-    for name in slots:
-        slots[name] = slots[name][:left]
-        left -= len(slots[name])
-    total = sum(map(len, slots.values()))
-    if total < request.smallest and not any(host.is_local for host in hosts):
-        each = ", ".join(f"{name}: {len(share)}" for name, share in slots.items())
+    numbers = divide(offers, request.largest)
+    if sum(numbers) < request.smallest:
+        total = sum(offer.room for offer in offers)
+        each = ", ".join(
+            f"{host.name}: {offer.room}" for host, offer in zip(hosts, offers, strict=True)
+        )
         raise SelectionError(
             f"{request.smallest} engines were asked for, but the hosts have {total} ({each}). "
             "Ask for fewer, or set `engines` of the hosts in the cluster's description."
         )
-    return slots
+    return {host.name: number for host, number in zip(hosts, numbers, strict=True)}
 
 
-def _has_gpus(slots: Sequence[dict[str, Any]]) -> bool:
-    return any(slot["uuids"] for slot in slots)
+def offer_of(host: HostDescription, slots: Sequence[dict[str, Any]], has: int = 0) -> Offer:
+    """Say what a host can give that has answered with its slots.
+
+    Args:
+        host: The host.
+        slots: What its engines would get.
+        has: How many of the pool it has already.
+    """
+    return _offer(host, len(slots), has, has_gpus=any(slot["uuids"] for slot in slots))
 
 
-def _plan(
+def offer_here(request: Request, host: HostDescription, number: int | None, has: int = 0) -> Offer:
+    """Say what this machine can give, which may be asked for a number.
+
+    Raises:
+        SelectionError: If it has less.
+    """
+    choice = devices.choose(_wish_here(request, host, number), takes_leases=False)
+    return _offer(host, len(choice.slots), has, has_gpus=choice.has_gpus)
+
+
+def _offer(host: HostDescription, num_slots: int, has: int, *, has_gpus: bool) -> Offer:
+    if host.engines is None:
+        return Offer(num_slots, not has_gpus, has)
+    allowed = host.engines - has
+    return Offer(min(num_slots, allowed) if has_gpus else allowed, has=has)
+
+
+def _wish_here(request: Request, host: HostDescription, number: int | None) -> Request:
+    if host.gpus == devices.NO_GPUS:
+        return replace(request, n=number, gpus=host.gpus)
+    return replace(request, n=number, gpus=None, among=host.gpus)
+
+
+def take_slots(answer: Reached, number: int) -> Sequence[dict[str, Any]]:
+    """Take so many of a host's slots; those of CPU engines are all the same."""
+    return [answer.slots[min(place, len(answer.slots) - 1)] for place in range(number)]
+
+
+def plan_shares(
     request: Request,
     description: ClusterDescription,
-    found: Mapping[str, _Found],
+    found: Mapping[str, Found],
+    shares: Mapping[str, int],
     address: str,
+    run_id: str,
+    num_here: int = 0,
 ) -> FarPlan:
-    run_id = uuid.uuid4().hex
+    """Plan so many engines on each host.
+
+    Args:
+        request: How, and which rank is the first.
+        description: The cluster.
+        found: The other hosts that get some.
+        shares: How many each gets.
+        address: Where all of them reach this machine.
+        run_id: Unique among pools.
+        num_here: How many engines of the pool run on this machine already.
+    """
     engines: list[EnginePlan] = []
     claims: dict[int, Claim] = {}
     sentences: list[str] = []
     try:
         for group, host in enumerate(description.hosts):
+            first_rank = request.first_rank + len(engines)
             plans: Sequence[EnginePlan]
-            if host.name in found:
-                plans = _plan_host(request, description, found[host.name], len(engines), run_id)
+            if host.is_local:
+                has = num_here
+                plans, own = _plan_here(request, host, shares[host.name], first_rank, has)
+                claims |= own
+            elif host.name in found:
+                has = found[host.name].has
+                plans = _plan_host(request, description, found[host.name], first_rank, run_id)
                 sentences += _tell(found[host.name])
             else:
-                plans, own = _plan_local(request, host, len(engines))
-                claims |= own
+                continue
+            size = has + len(plans)
             engines += [
-                replace(plan, place=HostPlace(place, len(plans), group, len(description.hosts)))
-                for place, plan in enumerate(plans)
+                replace(plan, place=HostPlace(place, size, group, len(description.hosts)))
+                for place, plan in enumerate(plans, start=has)
             ]
     except BaseException:
         for claim in claims.values():
@@ -188,34 +251,31 @@ def _plan(
     return FarPlan(tuple(engines), address, run_id, tuple(sentences), claims)
 
 
-def _tell(found: _Found) -> list[str]:
+def _tell(found: Found) -> list[str]:
     told = [f"{found.host.name}: {sentence}" for sentence in found.reached.sentences]
     if not found.reached.shares_files:
         told.append(UNSEEN.format(host=found.host.name))
     return told
 
 
-def _plan_local(
-    request: Request, host: HostDescription, first_rank: int
+def _plan_here(
+    request: Request, host: HostDescription, number: int, first_rank: int, has: int
 ) -> tuple[Sequence[EnginePlan], dict[int, Claim]]:
-    """Plan the engines of this machine itself."""
-    left = None if request.largest is None else max(0, request.largest - first_rank)
-    number = host.engines if host.engines is not None else left
+    """Plan engines of this machine itself, and lease their GPUs."""
     if number == 0:
         return (), {}
-    wish = replace(request, n=number, gpus=host.gpus, first_rank=first_rank)
-    choice = devices.choose(wish)
-    return plan_engines(choice, len(choice.slots)), claims_of(choice)
+    choice = devices.choose(replace(_wish_here(request, host, number), first_rank=first_rank))
+    return plan_engines(choice, has + number), claims_of(choice)
 
 
 def _plan_host(
     request: Request,
     description: ClusterDescription,
-    found: _Found,
+    found: Found,
     first_rank: int,
     run_id: str,
 ) -> list[EnginePlan]:
-    threads = max(1, found.reached.num_cores // max(1, len(found.slots)))
+    threads = max(1, found.reached.num_cores // max(1, found.has + len(found.slots)))
     host = found.host
     common = {
         warning_filters.VARIABLE: warning_filters.describe(),

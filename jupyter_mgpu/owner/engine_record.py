@@ -45,6 +45,7 @@ class EngineRecord:
     process: EngineProcess | None = None
     starts: int = 0
     first_number: int = 0  # above 0 where the pool had such a rank before, and gave it up
+    local_rank: int | None = None  # its place on a host that a scheduler has chosen
     failed_starts: int = 0
     task: Task | None = None
     proven: bool | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class EngineRoom:
         folder: Where the ranks' log files are.
         record: The pool's record, which an engine's guard removes when the owner is gone.
         environment: Makes the variables that an engine is started with, beside its pin.
+        settle: Gives an engine that joins others its place on its host, and waits until it has it.
         start_timeout_s: How long an engine may take to start.
         on_death: Called when an engine's process has ended, before it is replaced: with the
             engine and how it ended.
@@ -49,6 +50,7 @@ class EngineRoom:
         folder: Path,
         record: Path,
         environment: Environment,
+        settle: Callable[[EngineRecord], Awaitable[None]],
         start_timeout_s: float,
         on_death: Callable[[EngineRecord, Death], None],
         on_ready: Callable[[EngineRecord], None],
@@ -59,6 +61,7 @@ class EngineRoom:
         self._folder = folder
         self._record = record
         self._environment = environment
+        self._settle = settle
         self._start_timeout_s = start_timeout_s
         self._on_death = on_death
         self._on_ready = on_ready
@@ -75,9 +78,13 @@ class EngineRoom:
     def find(self, name: str) -> EngineRecord | None:
         """Return the engine of a name such as `0.3`, None for one that was replaced."""
         rank = name.partition(".")[0]
-        known = {**self.engines, **self._joining} if self._joining else self.engines
-        engine = known.get(int(rank)) if rank.isdigit() else None
+        engine = self.known.get(int(rank)) if rank.isdigit() else None
         return engine if engine is not None and engine.name == name else None
+
+    @property
+    def known(self) -> dict[int, EngineRecord]:
+        """The engines by rank, with those that are on their way."""
+        return {**self.engines, **self._joining} if self._joining else self.engines
 
     @property
     def is_growing(self) -> bool:
@@ -119,6 +126,7 @@ class EngineRoom:
         try:
             await asyncio.gather(*starts)
             for engine in added:
+                await self._settle(engine)
                 if engine.state is EngineState.DEAD:  # since it was ready, while others started
                     raise PoolStartError(engine.doom or f"Rank {engine.rank} has died.")
         except BaseException:
@@ -157,6 +165,8 @@ class EngineRoom:
             ) from None
         if engine.state is EngineState.DEAD:
             raise PoolStartError(engine.doom or f"The engine of rank {engine.rank} has died.")
+        if engine.starts > 0:  # in the order of their ranks, of those that start together
+            await self._settle(engine)
         engine.failed_starts = 0
         engine.state = EngineState.IDLE
         engine.free.set()

@@ -22,7 +22,7 @@ from typing import Any
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import OwnerError, PoolStartError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
-from jupyter_mgpu.owner import endpoint, outside, records
+from jupyter_mgpu.owner import endpoint, local_ranks, outside, records
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
@@ -123,6 +123,7 @@ class OwnerLoop:
             self.plan.folder,
             self.record_path,
             self._environment,
+            self._settle,
             self.plan.start_timeout_s,
             on_death=self._on_death,
             on_ready=self._on_replaced,
@@ -188,6 +189,15 @@ class OwnerLoop:
             shares_gpu=self.plan.shares_gpu,
             place=engine.plan.place,
         )
+
+    async def _settle(self, engine: EngineRecord) -> None:
+        others = [other for other in self._room.known.values() if other is not engine]
+        place = local_ranks.settle(engine, others)
+        if place is not None:
+            told: Future[Any] = Future()
+            self._switchboard.ask(told, engine, "settle", {"local_rank": place})
+            with contextlib.suppress(OwnerError):  # it has died, which is seen elsewhere
+                await asyncio.wrap_future(told)
 
     async def _tick_until_stopped(self) -> None:
         while not self._stopping.is_set():

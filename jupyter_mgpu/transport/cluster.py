@@ -139,7 +139,7 @@ class PoolCluster:
     async def start_engine(
         self,
         rank: int,
-        start: int,
+        number: int,
         environment: dict[str, str],
         record: Path,
         placement: Placement | None = None,
@@ -148,19 +148,19 @@ class PoolCluster:
 
         Args:
             rank: Its place in the pool; also its ipyparallel id.
-            start: How many engines were started for this rank before.
+            number: What tells it from all others that were started for this rank.
             environment: Its pin and rendezvous variables.
             record: The pool's record, removed by the guard when the owner is gone.
             placement: Where it runs, if not on this machine.
         """
         environment = {
             "MGPU_RANK": str(rank),
-            "MGPU_START": str(start),
+            "MGPU_START": str(number),
             "MGPU_TOKEN": self._token,
             **environment,
         }
         if placement is not None:
-            return await self._start_far(rank, start, environment, placement)
+            return await self._start_far(rank, number, environment, placement)
         name = f"rank{rank}"
         self._cluster.engines.pop(name, None)
         settings = self._environment()
@@ -181,7 +181,7 @@ class PoolCluster:
         return LocalProcess(launcher, asyncio.get_running_loop())
 
     async def _start_far(
-        self, rank: int, start: int, environment: dict[str, str], placement: Placement
+        self, rank: int, number: int, environment: dict[str, str], placement: Placement
     ) -> EngineProcess:
         """Start an engine on another host, through the launcher of its placement."""
         if self._far is None:
@@ -201,9 +201,9 @@ class PoolCluster:
         }
         command = ("-P", "-m", ENGINE_MODULE, *ENGINE_ARGS)
         log = Path(environment["MGPU_LOG"])
-        process = self._far.expect(f"{rank}.{start}", placement.host, log)
+        process = self._far.expect(f"{rank}.{number}", placement.host, log)
         try:
-            order = Order(rank, start, settings, command, process.begun)
+            order = Order(rank, number, settings, command, process.begun)
             process.launched = await placement.launcher.start(order)
         except BaseException:
             process.close()
@@ -212,7 +212,8 @@ class PoolCluster:
 
     def notes(self) -> tuple[str, ...]:
         """Say what people should know of what has started the engines of other hosts."""
-        return tuple(note for launcher in self._launchers for note in launcher.notes())
+        notes = (launched.note() for launched in self._far.launched()) if self._far else ()
+        return tuple(dict.fromkeys(note for note in notes if note is not None))
 
     def unregister(self, rank: int) -> None:
         """Tell ipyparallel's hub that the engine of a rank has ended."""

@@ -13,6 +13,7 @@ import zmq
 from jupyter_mgpu import curve
 from jupyter_mgpu.on_engine import lifeline
 from jupyter_mgpu.transport.far_process import FarProcess
+from jupyter_mgpu.transport.placement import Launched
 from jupyter_mgpu.transport.routing import receive_all, send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
 
@@ -73,6 +74,11 @@ class FarPort:
 
         process = self._processes[name] = FarProcess(host, log, tell, self._loop)
         return process
+
+    def launched(self) -> list[Launched]:
+        """List what the engines that run were started as; any thread may ask."""
+        started = (each.launched for each in list(self._processes.values()) if each.is_alive())
+        return list(dict.fromkeys(launched for launched in started if launched is not None))
 
     def send_guard(self, engine: str, parts: Sequence[Frame]) -> None:
         """Send to the guard of an engine, by the engine's name; harmless when it has gone."""

@@ -34,6 +34,7 @@ class FarProcess:
     ) -> None:
         self.pid: int | None = None
         self.host: str | None = host
+        self.local_rank: int | None = None
         self.rss_bytes: int | None = None
         self.lost: str | None = None
         self.last_words = ""
@@ -103,6 +104,7 @@ class FarProcess:
         if operation == "hello":
             self.pid = int(header["pid"])
             self.host = self.host or str(header["host"])
+            self.local_rank = int(header["local_rank"])
             if not self.begun.done():
                 self.begun.set_result(header)
             if self._ticks_killed is not None:

@@ -7,6 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -60,6 +61,18 @@ class Reached:
 
 
 def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Reached]:
+    """Connect to hosts and ask them as `reach_each` does, and fail with the first that fails."""
+    found = []
+    for answer in reach_each(hosts, address, folder):
+        if isinstance(answer, PoolStartError):
+            raise answer
+        found.append(answer)
+    return found
+
+
+def reach_each(
+    hosts: Sequence[Asked], address: str | None, folder: Path
+) -> list[Reached | PoolStartError]:
     """Connect to hosts and ask them, all at the same time.
 
     Args:
@@ -67,9 +80,9 @@ def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Rea
         address: The address of this machine that they must use; None to try all it has.
         folder: The notebook's folder.
 
-    Raises:
-        HostUnreachableError: If one does not answer.
-        PoolStartError: If engines cannot run there; it says why and what to do.
+    Returns:
+        For each what it answers, or the error: HostUnreachableError if it does not, PoolStartError
+        if engines cannot run there; it says why and what to do.
     """
     nonce = secrets.token_hex(16)
     with _doorbell(nonce) as port, marked(folder, nonce) as file:
@@ -79,7 +92,14 @@ def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Rea
             call_in_thread(lambda host=host: _ask(host, common), "mgpu-probe")  # type: ignore[misc]
             for host in hosts
         ]
-        return [answer.result() for answer in asking]
+        return [_outcome(answer) for answer in asking]
+
+
+def _outcome(asked: "Future[Reached]") -> Reached | PoolStartError:
+    try:
+        return asked.result()
+    except PoolStartError as error:
+        return error
 
 
 def own_addresses() -> list[str]:

@@ -49,7 +49,7 @@ class OtherLauncher:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="mgpu-"))
             (self._folder / "log").mkdir()
-        name = f"rank{order.rank}-{order.start}"
+        name = f"rank{order.rank}-{order.number}"
         traits = {
             "engine_cmd": [python_of(self._cluster)],
             "engine_args": list(order.command),
@@ -76,9 +76,6 @@ class OtherLauncher:
         await order.begun  # in a queue for as long as it takes
         return launched
 
-    def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
-        return []
-
     async def close(self) -> None:
         """Stop what was started."""
         for launched in self._started:
@@ -97,6 +94,9 @@ class OtherLaunched:
         call_in_thread(lambda: self._launcher.signal(signal.SIGKILL), "mgpu-launcher-kill")
 
     async def explain(self) -> str | None:  # noqa: D102 - as in Launched
+        return None
+
+    def note(self) -> str | None:  # noqa: D102 - as in Launched
         return None
 
     async def stop(self) -> None:

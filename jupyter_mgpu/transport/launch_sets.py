@@ -1,8 +1,8 @@
-"""Starts the engines of a pool as one set, and replacements as sets of one."""
+"""Starts the engines of a pool as one set, and others later as sets of one or more."""
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jupyter_mgpu import children
 from jupyter_mgpu.clusters import ClusterDescription
@@ -17,10 +17,7 @@ class SetLauncher(ABC):
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._orders: list[Order] = []
-        self._is_complete = asyncio.Event()
-        self._launching: asyncio.Task[Launched] | None = None
+        self.expect(range(size))
 
     @abstractmethod
     async def launch(self, orders: Sequence[Order]) -> Launched:
@@ -29,18 +26,26 @@ class SetLauncher(ABC):
         When it is cancelled it ends what it has started.
         """
 
+    def expect(self, ranks: Iterable[int]) -> None:
+        """Start the next engines of these ranks all together; any other one alone."""
+        self._awaited = set(ranks)
+        self._orders: list[Order] = []
+        self._is_complete = asyncio.Event()
+        self._launching: asyncio.Task[Launched] | None = None
+
     async def start(self, order: Order) -> Launched:
-        """Start an engine: the first of each rank all together.
+        """Start an engine.
 
         Raises:
             PoolStartError: If it cannot be started.
         """
-        if order.start > 0:
+        if order.rank not in self._awaited:
             return await self.launch([order])
+        self._awaited.discard(order.rank)
         self._orders.append(order)
         if self._launching is None:
             self._launching = asyncio.ensure_future(self._launch_all())
-        if len(self._orders) == self._size:
+        if not self._awaited:
             self._is_complete.set()
         try:
             return await asyncio.shield(self._launching)

@@ -43,7 +43,7 @@ _CANCELLER = 'cat >/dev/null; scancel --quiet --name="$1" --user="$2"; rm -f "$3
 
 
 class SlurmLauncher(SetLauncher):
-    """Submits one job for the engines of a pool, and one for each replacement.
+    """Submits one job for the engines of a pool, and one for each that joins it or is replaced.
 
     Args:
         size: How many engines the pool is started with.
@@ -69,7 +69,7 @@ class SlurmLauncher(SetLauncher):
         self._say = say
         self._name = f"mgpu-{secrets.token_hex(4)}"
         self._canceller: subprocess.Popen[bytes] | None = None
-        self._submitting: Future[str] | None = None
+        self._submitting: set[Future[str]] = set()
         self._jobs: list[SlurmJob] = []
 
     async def launch(self, orders: Sequence[Order]) -> SlurmJob:  # noqa: D102 - as in the base
@@ -88,9 +88,14 @@ class SlurmLauncher(SetLauncher):
         return job
 
     async def _submit(self, orders: Sequence[Order]) -> SlurmJob:
-        self._submitting = call_in_thread(lambda: self._run_sbatch(orders), "mgpu-sbatch")
+        submitting = call_in_thread(lambda: self._run_sbatch(orders), "mgpu-sbatch")
+        self._submitting.add(submitting)
+        submitting.add_done_callback(self._submitting.discard)
         try:
-            job_id = await asyncio.wrap_future(self._submitting)
+            job_id = await asyncio.wrap_future(submitting)
+        except asyncio.CancelledError:  # a Stop: what comes into the queue now is not wanted
+            submitting.add_done_callback(self._cancel_late)
+            raise
         except Exception as error:
             if _NO_CONTROLLER in str(error) and orders[0].start > 0:  # it may come back
                 raise HostUnreachableError(
@@ -101,7 +106,14 @@ class SlurmLauncher(SetLauncher):
                 f"in {self._cluster.place}; `jupyter mgpu cluster check {self._cluster.name}` "
                 "tells more."
             ) from error
-        return SlurmJob(job_id, len(orders), Path(self._log(job_id)))
+        return self._job(job_id, len(orders))
+
+    def _job(self, job_id: str, size: int) -> SlurmJob:
+        return SlurmJob(job_id, size, Path(self._log(job_id)))
+
+    def _cancel_late(self, submitted: "Future[str]") -> None:
+        if submitted.exception() is None:
+            self._job(submitted.result(), 1).cancel()
 
     def _run_sbatch(self, orders: Sequence[Order]) -> str:
         from jupyter_mgpu.transport.launchers import PoolSlurmLauncher  # imports ipyparallel
@@ -142,19 +154,14 @@ class SlurmLauncher(SetLauncher):
         if self._canceller is None:
             return
         canceller, self._canceller = self._canceller, None
-        if self._submitting is not None:  # what comes into the queue later would stay there
-            submitted = asyncio.gather(
-                asyncio.wrap_future(self._submitting), return_exceptions=True
-            )
-            await asyncio.wait([submitted], timeout=CLOSE_S)
+        # What comes into the queue later would stay there.
+        late = map(asyncio.wrap_future, tuple(self._submitting))
+        await asyncio.wait([asyncio.gather(*late, return_exceptions=True)], timeout=CLOSE_S)
         if canceller.stdin is not None:
             canceller.stdin.close()
         deadline_s = time.monotonic() + CLOSE_S
         while canceller.poll() is None and time.monotonic() < deadline_s:
             await asyncio.sleep(0.01)
-
-    def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
-        return [job.clock.note() for job in self._jobs if job.over is None]
 
 
 def _log_folder() -> Path:

@@ -56,10 +56,13 @@ class SshLauncher:
         connection: Leads to the host.
         python: The interpreter there.
         tunnel: Whether engines reach this machine over the connection only.
+
+    Attributes:
+        connection: Likewise.
     """
 
     def __init__(self, connection: SshConnection, python: str, *, tunnel: bool = False) -> None:
-        self._connection = connection
+        self.connection = connection
         self._python = python
         self._tunnel = tunnel
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
@@ -70,14 +73,14 @@ class SshLauncher:
             return SshLaunched(await asyncio.wrap_future(starting))
 
     def _start(self, order: Order) -> PoolSshEngineLauncher:
-        self._connection.connect()
+        self.connection.connect()
         environment = dict(order.environment)
         if self._tunnel:
             environment |= self._forward(environment)
         launcher = PoolSshEngineLauncher(
-            ssh_args=self._connection.arguments,
+            ssh_args=self.connection.arguments,
             remote_python=shlex.quote(self._python),
-            hostname=self._connection.target.target,
+            hostname=self.connection.target.target,
             engine_cmd=[self._python, *order.command],
             environment=orders.fold([environment]),
             to_send=[],
@@ -87,21 +90,21 @@ class SshLauncher:
         except (subprocess.CalledProcessError, RuntimeError) as error:
             if getattr(error, "returncode", None) == CONNECTION_LOST:
                 raise HostUnreachableError(
-                    f"The connection to {self._connection.target.host} was lost while the engine "
+                    f"The connection to {self.connection.target.host} was lost while the engine "
                     f"of rank {order.rank} was started.",
-                    host=self._connection.target.host,
+                    host=self.connection.target.host,
                 ) from error
             raise PoolStartError(
                 f"The engine of rank {order.rank} could not be started on "
-                f"{self._connection.target.host} with {self._python}: "
+                f"{self.connection.target.host} with {self._python}: "
                 f"{getattr(error, 'stderr', '') or error}. Try that Python there by hand."
             ) from error
         return launcher
 
     def _forward(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Forward the ports of the owner and of the ranks' store to the host."""
-        url = self._connection.forward(environment["MGPU_URL"])
-        store = self._connection.forward(f"tcp://{environment['MGPU_STORE']}")
+        url = self.connection.forward(environment["MGPU_URL"])
+        store = self.connection.forward(f"tcp://{environment['MGPU_STORE']}")
         place = store.removeprefix("tcp://")
         return {
             "MGPU_URL": url,
@@ -110,11 +113,8 @@ class SshLauncher:
             "MASTER_PORT": place.rpartition(":")[2],
         }
 
-    def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
-        return []
-
     async def close(self) -> None:  # noqa: D102 - as in Launcher
-        await asyncio.wrap_future(call_in_thread(self._connection.close, "mgpu-ssh-close"))
+        await asyncio.wrap_future(call_in_thread(self.connection.close, "mgpu-ssh-close"))
 
 
 class SshLaunched:
@@ -131,4 +131,7 @@ class SshLaunched:
         call_in_thread(kill, "mgpu-ssh-kill")
 
     async def explain(self) -> str | None:  # noqa: D102 - as in Launched
+        return None
+
+    def note(self) -> str | None:  # noqa: D102 - as in Launched
         return None

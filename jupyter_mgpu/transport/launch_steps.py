@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Starter:
         options: Its options for all sets.
         on_host: Its options for a single rank on a host: `{host}` in them, and `{gpus}`, the
             number of those that the pool has there.
+        beside: Its options for ranks that are to be beside others that run.
         rank: The variables, one of which tells a process its rank.
         local_rank: Those that tell its place on its host.
         environment: Variables that it takes its settings from.
@@ -46,6 +47,7 @@ class Starter:
     program: str
     options: tuple[str, ...]
     on_host: tuple[str, ...]
+    beside: tuple[str, ...]
     rank: str
     local_rank: str
     environment: Mapping[str, str]
@@ -63,6 +65,7 @@ def srun(num_gpus: int) -> Starter:
         program="srun",
         options=("--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", *shared, *gpus),
         on_host=("--mpi=none", "--export=ALL", "--overlap", "--nodelist={host}", *all_gpus),
+        beside=("--overlap",),
         rank="SLURM_PROCID",
         local_rank="SLURM_LOCALID",
         environment={},
@@ -77,6 +80,7 @@ def mpirun(options: MpiOptions, cluster: ClusterDescription) -> Starter:
         program=options.command,
         options=options.options,
         on_host=(*options.options, "--host", "{host}"),
+        beside=(),
         rank="OMPI_COMM_WORLD_RANK|PMIX_RANK|PMI_RANK",
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRANKID",
         environment={
@@ -94,6 +98,9 @@ def mpirun(options: MpiOptions, cluster: ClusterDescription) -> Starter:
 class StepLauncher(SetLauncher):
     """Starts the engines of a pool as one set of ranks, and each replacement where the old one was.
 
+    Engines that join the pool get the places that they would have had from its start: they are the
+    last ranks of a set that is as large as the pool is then. The others of that set end at once.
+
     Args:
         size: How many engines the pool is started with.
         cluster: Where they run.
@@ -104,14 +111,19 @@ class StepLauncher(SetLauncher):
     def __init__(
         self, size: int, cluster: ClusterDescription, starter: Starter, timeout_s: float
     ) -> None:
+        self._places: dict[int, tuple[str, str]] = {}
         super().__init__(size)
         self._cluster = cluster
         self._starter = starter
         self._timeout_s = timeout_s
         self._folder: Path | None = None
-        self._places: dict[int, tuple[str, str]] = {}
         self._steps: list[Step] = []
         self._clock = slurm_queue.JobClock(starter.job_id) if starter.job_id else None
+
+    def expect(self, ranks: Iterable[int]) -> None:  # noqa: D102 - as in the base
+        ranks = list(ranks)
+        self._places = {rank: place for rank, place in self._places.items() if rank < ranks[0]}
+        super().expect(ranks)
 
     async def launch(self, orders: Sequence[Order]) -> "Step":  # noqa: D102 - as in the base
         step = self._start(orders)
@@ -133,10 +145,12 @@ class StepLauncher(SetLauncher):
             self._folder = Path(tempfile.mkdtemp(prefix="mgpu-"))
         starter, first = self._starter, orders[0]
         environments = [order.environment for order in orders]
-        if first.start == 0:
+        num_beside = 0
+        if first.rank not in self._places:
+            num_beside = first.rank
             taken = {"MGPU_LOCAL_RANK": starter.local_rank}
-            own = folded.fold(environments, starter.rank, taken)
-            options = starter.options
+            own = folded.fold(environments, starter.rank, taken, num_beside)
+            options = (*starter.options, *(starter.beside if num_beside else ()))
         else:
             host, local_rank = self._places[first.rank]
             own = folded.fold([{**first.environment, "MGPU_LOCAL_RANK": local_rank}])
@@ -150,17 +164,14 @@ class StepLauncher(SetLauncher):
             engine_cmd=[python_of(self._cluster)],
             engine_args=list(first.command),
             profile_dir=str(self._folder),
-            output_file=str(self._folder / f"{first.rank}.{first.start}.log"),
+            output_file=str(self._folder / f"{first.rank}.{first.number}.log"),
             environment={**launch_environment(self._cluster), **starter.environment, **own},
         )
         try:
-            launcher.start(len(orders))
+            launcher.start(num_beside + len(orders))
         except OSError as error:
             raise PoolStartError(f"{starter.program} cannot be started: {error}.") from error
-        return Step(launcher, starter, len(orders))
-
-    def notes(self) -> list[str]:  # noqa: D102 - as in Launcher
-        return [] if self._clock is None else [self._clock.note()]
+        return Step(launcher, starter, len(orders), self._clock)
 
     async def close(self) -> None:
         """End what is left of the steps; their engines have been ended."""
@@ -182,12 +193,16 @@ class Step:
         launcher: ipyparallel's handle of it.
         starter: What it is.
         size: How many engines it has started.
+        clock: Knows how long the allocation lasts that it runs in, if it does.
     """
 
-    def __init__(self, launcher: Any, starter: Starter, size: int) -> None:
+    def __init__(
+        self, launcher: Any, starter: Starter, size: int, clock: slurm_queue.JobClock | None
+    ) -> None:
         self._launcher = launcher
         self._starter = starter
         self._size = size
+        self._clock = clock
 
     def runs(self) -> bool:
         """Tell whether it has not ended."""
@@ -209,6 +224,10 @@ class Step:
             return None
         job = await slurm_queue.ended_job(self._starter.job_id)
         return None if job is None else f"has ended: Slurm's job {self._starter.job_id} {job.end}"
+
+    def note(self) -> str | None:
+        """Say how long the allocation lasts."""
+        return None if self._clock is None else self._clock.note()
 
     async def wait(self, orders: Sequence[Order], timeout_s: float) -> None:
         """Wait until its engines have begun.

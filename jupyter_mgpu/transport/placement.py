@@ -4,7 +4,7 @@ A new way to start engines (a scheduler, MPI, a cloud) is one class with the met
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class Order:
 
     Attributes:
         rank: Its place in the pool.
-        start: How many engines were started for this rank before; more than 0 for a replacement.
+        number: What tells it from all others that were started for this rank.
         environment: All that the engine must know, with secrets: it may stand in an environment,
             a file of mode 0600 or a standard input, never on a command line. `orders.fold` makes
             one variable of it.
@@ -26,7 +26,7 @@ class Order:
     """
 
     rank: int
-    start: int
+    number: int
     environment: Mapping[str, str]
     command: tuple[str, ...]
     begun: "asyncio.Future[Header | None]"
@@ -48,6 +48,9 @@ class Launched(Protocol):
         some seconds; None leaves the guard's own words.
         """
 
+    def note(self) -> str | None:
+        """Say what people should know of it now, such as a time limit; must return at once."""
+
 
 class Launcher(Protocol):
     """Starts engines on other hosts. Its methods run in the owner's event loop."""
@@ -56,16 +59,14 @@ class Launcher(Protocol):
         """Start an engine, and return when its process runs.
 
         All engines of a pool are ordered at the same time, so that a launcher may wait until it
-        has them all and start them as one set; replacements are ordered one by one. A launcher
-        that has to queue may take as long as it likes: the start time-out begins afterwards.
+        has them all and start them as one set; so are those that join it later. Replacements are
+        ordered one by one. A launcher that has to queue may take as long as it likes: the start
+        time-out begins afterwards.
 
         Raises:
             PoolStartError: If it cannot be started; it says why and what to do.
             HostUnreachableError: If the host does not answer: it is tried again later.
         """
-
-    def notes(self) -> Sequence[str]:
-        """Say what people should know of it now, such as a time limit; must return at once."""
 
     async def close(self) -> None:
         """End what belongs to the launcher itself; its engines have been ended."""

@@ -31,7 +31,6 @@ class SlurmJob:
         log: What it writes to, where the nodes share that folder.
 
     Attributes:
-        clock: Knows how long it may run.
         over: Why no other job may take its place, as a clause; None if one may.
     """
 
@@ -39,7 +38,8 @@ class SlurmJob:
         self._id = job_id
         self._size = size
         self._log = log
-        self.clock = slurm_queue.JobClock(job_id)
+        self._clock = slurm_queue.JobClock(job_id)
+        self._is_given_up = False
         self.over: str | None = None
 
     def kill(self) -> None:
@@ -49,6 +49,7 @@ class SlurmJob:
 
     def cancel(self) -> None:
         """Have Slurm end the job; nobody waits for that."""
+        self._is_given_up = True
         command = ["scancel", "--quiet", self._id]
         call_in_thread(lambda: subprocess.run(command, check=False), "mgpu-scancel")
 
@@ -58,8 +59,12 @@ class SlurmJob:
         if job is None:
             return None
         end = f"Slurm's job {self._id} {job.end}"
-        self.over = end if job.is_unwanted else None
+        self.over = end if job.is_unwanted and not self._is_given_up else None
         return f"has ended: {end}"
+
+    def note(self) -> str | None:
+        """Say where the job runs, and how long it may."""
+        return self._clock.note()
 
     async def wait(
         self, orders: Sequence[Order], timeout_s: float, say: Callable[[str], None]
@@ -99,7 +104,7 @@ class SlurmJob:
                 raise PoolStartError(
                     self._failure(f"runs on {job.nodes}, but {missing} within {timeout_s:g} s")
                 )
-        self.clock.look()
+        self._clock.look()
         if told:
             say(f"Slurm's job {self._id} runs.")
 
