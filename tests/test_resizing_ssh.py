@@ -82,7 +82,6 @@ def test_it_grows_onto_free_gpus_of_its_hosts_and_gives_them_back(
         ["2", "4", "4", "0", "0"],
         ["3", "4", "4", "0", "1"],
     ]
-    assert list(mgpu.spmd(lambda: mgpu.comm.all_reduce(1.0))) == [4.0] * 4
     assert leased(machines["hosta"]) == [gpu_uuid(0), gpu_uuid(1)]
     assert leased(machines["hostb"]) == [gpu_uuid(0), gpu_uuid(2)]
 
@@ -90,7 +89,6 @@ def test_it_grows_onto_free_gpus_of_its_hosts_and_gives_them_back(
 
     wait_until(lambda: not leased(machines["hostb"]), 20, "the end of two leases")
     assert list(mgpu.spmd(world)) == [["0", "2", "2", "0", "0"], ["1", "2", "2", "0", "1"]]
-    assert list(mgpu.spmd(lambda: mgpu.comm.all_reduce(1.0))) == [2.0, 2.0]
 
     mgpu.parpool(3, name="lab")  # rank 2 is another one than before
 
@@ -157,11 +155,9 @@ def test_cpu_engines_are_spread_evenly_also_on_this_machine(ssh_hosts: Hosts) ->
     with mgpu.parpool(2, cluster=describe(ssh_hosts, here, cpus(ssh_hosts.a)), name="even") as pool:
         mgpu.parpool(5, name="even")
         places = list(mgpu.spmd(world))
-        threads = list(mgpu.spmd(lambda: mgpu.comm.all_reduce(1.0)))
 
-        assert [engine.host for engine in pool.engines] == [None, "hosta", None, "hosta", None]
-    assert [place[4] for place in places] == ["0", "0", "1", "1", "2"]
-    assert threads == [5.0] * 5
+        assert [engine.host for engine in pool.engines] == [None, "hosta", None, None, "hosta"]
+    assert [place[4] for place in places] == ["0", "0", "1", "2", "1"]
 
 
 def test_a_pool_grows_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:

@@ -44,7 +44,11 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
             notices.say(sentence)
         pool_plan = _plan_pool(request, options, description, plan, folder)
         pool = start_pool(pool_plan, request, plan.claims)
-        check_hosts(pool, description)
+        try:
+            check_hosts(pool, description)
+        except BaseException:
+            pool.shutdown(wait_for_tasks=False)
+            raise
         return pool
     except BaseException:
         if plan is not None:
@@ -70,8 +74,14 @@ def grow_far_pool(pool: Pool, owner: Owner, request: Request) -> None:
         raise SelectionError(f"The pool {pool.name!r} does not know how it was started.")
     plan_more = plan_more_over_ssh if description.kind == "ssh" else plan_more_ranks
     plan = plan_more(request, owner, description)
+    size = pool.size
     try:
         pool.grow(plan.engines, plan.claims)
+        try:
+            check_hosts(pool, description, size)
+        except BaseException:
+            pool.shrink(size)
+            raise
     except BaseException:
         plan.drop()
         raise

@@ -1,4 +1,4 @@
-"""Compares the hosts of a new pool, as its engines tell of them, with this one."""
+"""Compares hosts that are new in a pool, as its engines tell of them, with this one."""
 
 import contextlib
 import secrets
@@ -20,18 +20,21 @@ UNSEEN = (
 )
 
 
-def check_hosts(pool: Pool, cluster: ClusterDescription) -> None:
+def check_hosts(pool: Pool, cluster: ClusterDescription, first_rank: int = 0) -> None:
     """Refuse hosts that cannot do what the pool is for, and tell what differs there.
 
     Args:
-        pool: A pool that has started.
+        pool: A pool that has started, or has grown.
         cluster: Where its engines are.
+        first_rank: The first of its engines that are new.
 
     Raises:
-        PoolStartError: If Python, this package or a working folder does not fit; the pool is
-            ended.
+        PoolStartError: If Python, this package or a working folder does not fit.
     """
     engines = pool.engines
+    known = {engine.host for engine in engines if engine.rank < first_rank}
+    if known >= {engine.host for engine in engines}:
+        return
     rank_on = {engine.host: engine.rank for engine in engines if engine.host is not None}
     found: dict[str, dict[str, Any]] = {}
     nonce = secrets.token_hex(16)
@@ -43,6 +46,8 @@ def check_hosts(pool: Pool, cluster: ClusterDescription) -> None:
     refused: list[str] = []
     told: list[str] = []
     for name, there in sorted(found.items()):
+        if name in known:
+            continue
         refused += _refuse_folder(cluster, name, there)
         if cluster.kind != "ssh":  # there they were compared before
             wrong, differs = compare(facts(), there, name)
@@ -50,7 +55,6 @@ def check_hosts(pool: Pool, cluster: ClusterDescription) -> None:
             told += differs
             told += [] if there["word"] == nonce else [UNSEEN.format(host=name)]
     if refused:
-        pool.shutdown(wait_for_tasks=False)
         raise PoolStartError(f"{' '.join(refused)} Correct that there, or in {cluster.place}.")
     here = {HERE: facts()} if any(engine.host is None for engine in engines) else {}
     if (torch := differing_torch({**here, **found})) is not None:
