@@ -97,7 +97,7 @@ class SlurmLauncher(SetLauncher):
             submitting.add_done_callback(self._cancel_late)
             raise
         except Exception as error:
-            if _NO_CONTROLLER in str(error) and orders[0].start > 0:  # it may come back
+            if _NO_CONTROLLER in str(error):  # it may come back, for an engine that is replaced
                 raise HostUnreachableError(
                     f"Slurm's controller does not answer: {error}.", host="slurmctld"
                 ) from error
