@@ -10,7 +10,7 @@ from ssh_hosts import Hosts
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
-from jupyter_mgpu.errors import MgpuError, PoolStartError
+from jupyter_mgpu.errors import MgpuError, PoolStartError, SelectionError
 from jupyter_mgpu.leases import LeaseBook
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
@@ -113,3 +113,50 @@ def test_of_two_pools_that_want_the_same_gpu_at_once_one_gets_it(ssh_hosts: Host
     (error,) = (str(error) for error in ended.values() if isinstance(error, MgpuError))
     assert f"pool {winner!r}" in error
     assert "hosta" in error
+
+
+MIXED = """
+import os
+from pathlib import Path
+import jupyter_mgpu as mgpu
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+from jupyter_mgpu.leases import LeaseBook
+hosts = (
+    HostDescription("here", "here", gpus="1", is_local=True),
+    HostDescription("hosta", "hosta", gpus="0,1"),
+)
+options = SshOptions(config=Path({config!r}))
+cluster = ClusterDescription("lab", "ssh", hosts=hosts, options=options)
+names = ("CUDA_VISIBLE_DEVICES", "MGPU_LOCAL_RANK")
+with mgpu.parpool(cluster=cluster, name="mixed") as pool:
+    seen = mgpu.spmd(lambda: [os.environ[name] for name in names])
+    engines = [[engine.place, engine.proven, seen[engine.rank]] for engine in pool.engines]
+    held = [lease.gpu_uuid for lease in LeaseBook().live()]
+result = [engines, held]
+"""
+
+
+def test_a_mixed_pool_has_gpus_here_and_there(
+    ssh_hosts: Hosts, machines: dict[str, GpuMachine], gpu_machine
+) -> None:
+    here = gpu_machine(gpus(3))
+
+    engines, held = here.result(MIXED.format(config=str(ssh_hosts.config)))
+
+    assert engines == [
+        ["GPU 1 (NVIDIA H200)", True, ["1", "0"]],
+        ["GPU 0 (NVIDIA H200) on hosta", True, ["0", "0"]],
+        ["GPU 1 (NVIDIA H200) on hosta", True, ["1", "1"]],
+    ]
+    assert held == [gpu_uuid(1)]
+    wait_until(lambda: not leases(machines["hosta"]), 10, "the end of the leases there")
+
+
+@pytest.mark.usefixtures("machines")
+def test_more_engines_than_gpus_are_refused_with_what_each_host_has(ssh_hosts: Hosts) -> None:
+    cluster = describe(ssh_hosts, hosta=None, hostb="1,2")
+
+    with pytest.raises(SelectionError, match=r"5 engines.*have 4 \(hosta: 2, hostb: 2\)"):
+        mgpu.parpool(5, cluster=cluster, name="large")
+    with pytest.raises(PoolStartError, match=r"On hosta: GPU 7 .* has: 0, 1\. Correct gpus in"):
+        mgpu.parpool(cluster=describe(ssh_hosts, hosta="7"), name="wrong")

@@ -165,12 +165,17 @@ def _ask(host: Asked, common: dict[str, Any]) -> Reached:
     if refused:
         raise PoolStartError(f"{' '.join(refused)} Install the same version on both.")
     if "refusal" in answer:
-        gpus = host.request["gpus"]  # they stand in the description, and not on the magic's line
-        refusal = answer["refusal"].replace(f"--gpus {gpus}", f'gpus = "{gpus}"')
-        raise PoolStartError(f"On {name}: {refusal.replace('--gpus', 'gpus')}")
+        raise PoolStartError(f"On {name}: {_as_described(answer['refusal'], host.request)}")
     sentences = [*told_versions, *answer["sentences"]]
     fields = ("caller", "shares_files", "num_cores", "slots")
     return Reached(**{field: answer[field] for field in fields}, sentences=sentences)
+
+
+def _as_described(refusal: str, request: dict[str, Any]) -> str:
+    """Say it of the description, where the GPUs of a host stand, and not of the magic's line."""
+    words = refusal.replace(f"--gpus {request['gpus']}", f'gpus = "{request["gpus"]}"')
+    words = words.replace("Run %gpus to list them", "Correct gpus in the cluster's description")
+    return words.replace("--gpus", "gpus")
 
 
 def _explain(host: str, python: str, words: str) -> PoolStartError:
