@@ -100,6 +100,32 @@ def test_gpus_of_a_host_are_those_found_there(
 
 @pytest.mark.ssh
 @pytest.mark.parametrize(
+    ("state", "outcome"), [("4: ACTIVE", "passed: mlx5_0 port 1"), ("1: DOWN", "failed: No port")]
+)
+def test_adapters_of_a_host_are_told(
+    check: Callable[..., tuple[int, Found]],
+    ssh_folder: Path,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    state: str,
+    outcome: str,
+) -> None:
+    port = "/sys/class/infiniband/mlx5_0/ports/1"
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ -n "$INSIDE" ] || INSIDE=1 exec unshare --mount "$0" "$@"\n'
+        f"mount -t tmpfs none /sys/class\nmkdir -p {port}\necho '{state}' > {port}/state\n"
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+
+    _, found = check(lab(ssh_folder, far(python=str(python), gpus="none")))
+
+    assert found["far: InfiniBand"][0].startswith(outcome)
+    assert state in found["far: InfiniBand"][0]
+
+
+@pytest.mark.ssh
+@pytest.mark.parametrize(
     ("settings", "step", "words"),
     [
         ({"python": "/no/python"}, "python", r"/no/python does not run on far"),

@@ -16,6 +16,7 @@ import ctypes
 import datetime
 import json
 import os
+import pathlib
 import platform
 import socket
 import sys
@@ -110,6 +111,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
         "gpu_trouble": trouble,
         "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "addresses": own_addresses(),
+        "infiniband": infiniband_ports(),
         "port": listen(request["token"]),
         "is_shared": _holds(request["file"], request["content"]),
         "has_folder": os.path.isdir(os.path.expanduser(request["folder"] or "~")),  # noqa: PTH111, PTH112
@@ -159,6 +161,23 @@ def list_gpus() -> tuple[list[dict[str, Any]], str | None]:
         nvml.nvmlDeviceGetUUID(handle, uuid, _NAME_BYTES)
         found.append({"index": index, "name": name.value.decode(), "uuid": uuid.value.decode()})
     return found, None
+
+
+def infiniband_ports(folder: str = "/sys/class/infiniband") -> list[dict[str, Any]]:
+    """List the ports of InfiniBand and RoCE adapters: in words, and whether they are active."""
+    found = []
+    for path in sorted(pathlib.Path(folder).glob("*/ports/*")):
+        facts = [_read(path / name) for name in ("link_layer", "rate", "state")]
+        words = " ".join([path.parts[-3], "port", path.name, *facts])
+        found.append({"words": words, "is_active": "ACTIVE" in facts[-1]})
+    return found
+
+
+def _read(file: pathlib.Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return "n/a"
 
 
 def _connect_all(request: dict[str, Any]) -> list[str | None]:

@@ -9,6 +9,7 @@ from jupyter_mgpu.clusters import ClusterDescription, HostDescription
 from jupyter_mgpu.clusters.probing import Probe, ProbeError
 from jupyter_mgpu.clusters.versions import compare
 from jupyter_mgpu.devices import parse_gpus
+from jupyter_mgpu.diagnosis.network_checks import judge_infiniband
 from jupyter_mgpu.diagnosis.report import Check, failed, passed, skipped
 
 CONNECT_TIMEOUT_S = 3.0
@@ -60,6 +61,7 @@ def checks_of_visit(cluster: ClusterDescription, here: Visit, there: Visit) -> l
         _check_python(cluster, here.facts, there),
         _check_gpus(cluster, there),
         *_check_ports(cluster, here, there),
+        judge_infiniband(f"{there.name}: InfiniBand", there.facts["infiniband"]),
         _check_folder(there),
         _check_clock(there),
     ]

@@ -2,10 +2,12 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from jupyter_mgpu.diagnosis.report import Check, failed, passed, skipped
+from jupyter_mgpu.clusters.probe import infiniband_ports
+from jupyter_mgpu.diagnosis.report import Check, Outcome, failed, passed, skipped
 from jupyter_mgpu.nvml import Inventory
 
 _INFINIBAND = Path("/sys/class/infiniband")
@@ -18,28 +20,30 @@ _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 def check_infiniband() -> Check:
     """Look at the ports of InfiniBand and RoCE adapters."""
-    name = "InfiniBand"
-    ports = sorted(_INFINIBAND.glob("*/ports/*"))
+    check = judge_infiniband("InfiniBand", infiniband_ports(str(_INFINIBAND)))
+    if check.outcome is Outcome.PASSED and os.environ.get("NCCL_IB_DISABLE") == "1":
+        words = f"{check.finding.removesuffix('.')}, but NCCL_IB_DISABLE=1."
+        return failed(check.name, words, "Unset NCCL_IB_DISABLE, and NCCL uses it.")
+    return check
+
+
+def judge_infiniband(name: str, ports: Sequence[Mapping[str, Any]]) -> Check:
+    """Say what the ports of a host are good for, as `infiniband_ports` lists them."""
     if not ports:
         return skipped(name, "There is no adapter: collectives between hosts use TCP.")
-    told = ", ".join(
-        f"{port.parts[-3]} port {port.name} {_read(port / 'link_layer')} {_read(port / 'rate')} "
-        f"{_read(port / 'state')}"
-        for port in ports
-    )
-    if not any(map(_is_active, ports)):
+    told = ", ".join(port["words"] for port in ports)
+    if not any(port["is_active"] for port in ports):
         step = "Look at cables, switch and subnet manager; `ibstat` tells more."
         return failed(name, f"No port is active: {told}.", step)
-    if os.environ.get("NCCL_IB_DISABLE") == "1":
-        step = "Unset NCCL_IB_DISABLE, and NCCL uses it."
-        return failed(name, f"{told}, but NCCL_IB_DISABLE=1.", step)
     return passed(name, f"{told}.")
 
 
 def check_gpudirect(inventory: Inventory) -> Check:
     """Look whether adapters reach the memory of GPUs without the host's."""
     name = "GPUDirect RDMA"
-    if not inventory.gpus or not any(map(_is_active, _INFINIBAND.glob("*/ports/*"))):
+    if not inventory.gpus or not any(
+        port["is_active"] for port in infiniband_ports(str(_INFINIBAND))
+    ):
         return skipped(name, "It needs GPUs, and an active port of InfiniBand or RoCE.")
     loaded = [module for module in _PEER_MODULES if (_MODULES / module).is_dir()]
     if loaded:
@@ -79,17 +83,6 @@ def _named(interfaces: str) -> list[str]:
     there = [interface for _, interface in socket.if_nameindex()]
     names = [each.partition(":")[0] for each in interfaces.lstrip("=").split(",") if each]
     return [n for n in names if exact or not any(each.startswith(n) for each in there)]
-
-
-def _is_active(port: Path) -> bool:
-    return "ACTIVE" in _read(port / "state")
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return "n/a"
 
 
 def checks_of_network(inventory: Inventory) -> list[tuple[str, Callable[[], Check]]]:
