@@ -96,8 +96,7 @@ def parpool(
             "profile": profile is not None,
         }
         return _attach(attach, options, [option for option, is_given in beside.items() if is_given])
-    description = _describe_cluster(cluster, profile)
-    far = description if description is not None and description.kind != "local" else None
+    far = describe_cluster(cluster, profile)
     request = Request(
         n=n,
         gpus=_gpus_text(gpus),
@@ -119,15 +118,13 @@ def parpool(
     if restart:
         _stop(request.pool, keep=keep)
     pool = find_pool(request.pool)
-    if far is not None:
-        _refuse_keep(far, keep=keep)
     if keep:
         pool = _kept(pool, request.pool)
-    if pool is None and far is not None:
-        return open_far_pool(request, options, far)
-    if pool is None:
-        return open_kept_pool(request, options) if keep else open_pool(request, options)
-    return _set_idle(resize(pool, request, options), options)
+    if pool is not None:
+        return _set_idle(resize(pool, request, options), options)
+    if keep:
+        return open_kept_pool(request, options, far)
+    return open_pool(request, options) if far is None else open_far_pool(request, options, far)
 
 
 def _stop(name: str, *, keep: bool) -> None:
@@ -199,27 +196,19 @@ def pool_named(name: str | None) -> Pool:
     return pool
 
 
-def _refuse_keep(description: ClusterDescription, *, keep: bool) -> None:
-    if keep:
-        raise SelectionError(
-            f"--keep was asked for on the cluster {description.name!r}, but pools on other hosts "
-            "end with their kernel so far. Leave it out."
-        )
-
-
-def _describe_cluster(
-    cluster: str | ClusterDescription | None, profile: str | None
+def describe_cluster(
+    cluster: str | ClusterDescription | None, profile: str | None = None
 ) -> ClusterDescription | None:
     """Look up where the engines run; None for this machine."""
-    if isinstance(cluster, ClusterDescription):
-        return cluster
     if cluster is not None and profile is not None:
         raise SelectionError(
             f"--cluster {cluster} and --profile {profile} were both asked for; give one of them."
         )
     if profile is not None:
-        return describe_profile(profile)
-    return None if cluster is None else clusters.find(cluster)
+        cluster = describe_profile(profile)
+    elif isinstance(cluster, str):
+        cluster = clusters.find(cluster)
+    return None if cluster is None or cluster.kind == "local" else cluster
 
 
 def _gpus_text(gpus: str | Sequence[int] | None) -> str | None:

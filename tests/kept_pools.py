@@ -21,11 +21,26 @@ def kernel(cwd: str | None = None) -> Iterator[Notebook]:
 
 
 @contextlib.contextmanager
-def killed_kernel(code: str, *, name: str = "night", size: int = 2) -> Iterator[Notebook]:
-    """A kernel that has started a kept pool, run some code, and was killed; the pool ends after."""
+def killed_kernel(
+    code: str,
+    *,
+    name: str = "night",
+    size: int = 2,
+    options: str = "",
+    cwd: str | None = None,
+) -> Iterator[Notebook]:
+    """A kernel that has started a kept pool, run some code, and was killed; the pool ends after.
+
+    Args:
+        code: What it runs.
+        name: The pool's name.
+        size: How many engines.
+        options: Further options of its `%parpool`.
+        cwd: The kernel's folder.
+    """
     with ended_later(name):
-        with kernel() as nb:
-            nb.check(f"%parpool {size} --keep --name {name}\npool = mgpu.current_pool()")
+        with kernel(cwd) as nb:
+            nb.check(f"%parpool {size} --keep --name {name} {options}\npool = mgpu.current_pool()")
             nb.check(code)
             nb.kill()
             wait_until(lambda: not is_alive(nb.pid), 10, "the kernel's end")

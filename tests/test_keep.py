@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import psutil
 import pytest
@@ -88,6 +91,64 @@ def test_what_makes_no_sense_is_refused_in_a_line(line: str, words: str) -> None
         cell = nb.run(f"%parpool {line}")
         assert cell.ename == "UsageError"
         assert words in cell.evalue
+
+
+def test_of_two_kernels_that_start_a_pool_of_one_name_at_once_one_gets_it() -> None:
+    line = "parpool', '1 --keep --name night')"
+    with ended_later("night"), kernel() as one, kernel() as other:
+        for _ in range(3):
+            start_s = time.monotonic() + 0.2  # the clock is the same in all processes
+            code = f"""
+while time.monotonic() < {start_s}:
+    pass
+get_ipython().run_line_magic('{line}"""
+            cells = {nb: nb.submit(code) for nb in (one, other)}
+            for nb, cell in cells.items():
+                nb.wait(cell, 60)
+            assert [pool.name for pool in control.find_pools()] == ["night"]
+            (winner,) = [nb for nb, cell in cells.items() if cell.ok]
+            (loser,) = [nb for nb, cell in cells.items() if not cell.ok]
+            assert cells[loser].ename == "UsageError"
+            assert f"(process {winner.pid})" in cells[loser].evalue
+            assert "one kernel at a time can use it" in cells[loser].evalue
+            winner.check("%parpool stop")
+        # Its end gives the name back, at once.
+        loser.check("%parpool 1 --keep --name night")
+
+
+CONTEST = """
+import sys
+from jupyter_mgpu.errors import AttachError
+from jupyter_mgpu.keeping import name_lock
+name_lock.TAKE_S = 0
+for line in sys.stdin:
+    try:
+        lock = name_lock.NameLock(line, "a kernel")
+    except AttachError:
+        print("refused", flush=True)
+    else:
+        print("taken", flush=True)
+        sys.stdin.readline()
+        lock.release()
+"""
+
+
+def test_a_name_has_one_holder_however_often_two_want_it() -> None:
+    command = [sys.executable, "-c", CONTEST]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
+        for round_ in range(300):
+            for process in (one, other):
+                process.stdin.write(f"night {round_ % 2}\n")
+                process.stdin.flush()
+            said = {process: process.stdout.readline().strip() for process in (one, other)}
+            assert sorted(said.values()) == ["refused", "taken"]
+            winner = next(process for process, word in said.items() if word == "taken")
+            winner.stdin.write("\n")
+            winner.stdin.flush()
+        one.stdin.close()
+        other.stdin.close()
+        assert one.wait(20) == other.wait(20) == 0
 
 
 def test_a_start_that_fails_raises_as_without_keep() -> None:

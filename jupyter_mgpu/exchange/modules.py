@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jupyter_mgpu.exchange.lines import Line
@@ -20,12 +21,18 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 _sent: dict[Line, dict[str, Path]] = {}
 
 
-def answer(line: Line, header: Header) -> None:
-    """Answer an engine that asks for a module."""
+def answer(line: Line, header: Header, places: Sequence[str] | None = None) -> None:
+    """Answer an engine that asks for a module.
+
+    Args:
+        line: Leads to it.
+        header: What it asks.
+        places: Where to look; this process's own path by default.
+    """
     name = header["name"]
     reply: Header = {"op": "answer", "id": header["id"], "status": "none"}
     frames: list[bytes] = []
-    found = _find(name)
+    found = _find(name, sys.path if places is None else places)
     if found is not None:
         base, path = found
         place = {"path": str(path.relative_to(base)), "is_folder": path.is_dir()}
@@ -44,16 +51,24 @@ def stamps(line: Line) -> dict[str, Stamp]:
     return {name: stamp for name, stamp in found.items() if stamp is not None}
 
 
+def know(line: Line, names: Iterable[str]) -> None:
+    """Take note of modules that engines have got in the time of an earlier kernel."""
+    for name in names:
+        found = _find(name, sys.path)
+        if found is not None and found[1].is_file():
+            _sent.setdefault(line, {})[name] = found[1]
+
+
 def forget_line(line: Line) -> None:
     """Take note that a pool has ended."""
     _sent.pop(line, None)
 
 
-def _find(name: str) -> tuple[Path, Path] | None:
+def _find(name: str, places: Sequence[str]) -> tuple[Path, Path] | None:
     """Find a module of the user: where the search began, and its file, or its folder."""
     inside = Path(*name.split("."))
     folders = []
-    for entry in sys.path:
+    for entry in places:
         base = Path(entry or Path.cwd())
         if _is_library(base) or not base.is_dir():
             continue

@@ -1,5 +1,8 @@
 """What engines ask of the kernel that submitted their task, and who answers when it is gone."""
 
+from collections.abc import Sequence
+
+from jupyter_mgpu.exchange import Line, modules
 from jupyter_mgpu.exchange.channel import ORPHANED
 from jupyter_mgpu.owner.owner_loop import OwnerLoop
 from jupyter_mgpu.wire import Header
@@ -15,10 +18,16 @@ class EngineRequests:
 
     Args:
         core: The pool's owner.
+
+    Attributes:
+        modules: Those beside the notebook that engines have asked for, by name.
     """
 
     def __init__(self, core: OwnerLoop) -> None:
+        self.modules: set[str] = set()
         self._core = core
+        self._line = Line(core.answer, core.post_to_all, core.store.place)
+        self._path: Sequence[str] = ()  # the kernel's, where modules are found without it
         self._asked: dict[tuple[str, int], Header] = {}  # without an answer so far
         self._missing: set[tuple[str, int]] = set()  # tasks, and ranks that wait for parts of them
         self._sessions: dict[int, int] = {}  # of what each rank ran last
@@ -35,6 +44,8 @@ class EngineRequests:
         """
         operation = header["op"]
         if operation == "request":
+            if header["to"] == "module" and "name" in header:
+                self.modules.add(header["name"])
             return self._is_for(session, header) or self._answer_alone(header)
         if operation == "started":
             task = self._core.scheduler.tasks.get(header["task"])
@@ -63,6 +74,10 @@ class EngineRequests:
             self._asked[key] = header
         return True
 
+    def follow(self, folder: str | None, path: Sequence[str]) -> None:
+        """Take note of the kernel's working folder and import path."""
+        self._path = [place for entry in path if (place := entry or folder)]
+
     def answered(self, engine: str, number: int) -> None:
         """Take note of the kernel's answer."""
         self._asked.pop((engine, number), None)
@@ -86,9 +101,14 @@ class EngineRequests:
             scheduler.on_event(engine, {"op": "done", "task": task_id, "status": "ok"}, [])
 
     def _answer_alone(self, header: Header) -> bool:
-        """Tell an engine that the kernel which had the answer is gone; False."""
+        """Tell an engine that the kernel which had the answer is gone; False.
+
+        Modules are files, which this process reads as well.
+        """
         self._asked.pop((header["engine"], header["id"]), None)
-        if header.get("do") not in _NO_ANSWER:
+        if header["to"] == "module" and "name" in header:
+            modules.answer(self._line, header, self._path)
+        elif header.get("do") not in _NO_ANSWER:
             answer = {"op": "answer", "id": header["id"], "status": ORPHANED}
             self._core.answer(header["engine"], answer, ())
         return False

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import PoolClosedError, SelectionError
+from jupyter_mgpu.keeping.asked_hosts import AskedHosts
 from jupyter_mgpu.keeping.keeper_link import KeeperLink
 from jupyter_mgpu.keeping.kernels import store_name
 from jupyter_mgpu.keeping.messages import describe_task, make_status
@@ -64,6 +65,7 @@ class KeptOwner:
         self._link = KeeperLink(
             name, folder, connection, kernel, say, process, self.store, self._on_end
         )
+        self._hosts = AskedHosts(lambda: self._link.ask("far_hosts"))
 
     def _on_end(self) -> None:
         self.store.close()
@@ -95,7 +97,13 @@ class KeptOwner:
 
     def hear(self, listener: Listener) -> Self:
         """Tell the events to a listener, once `start` was called."""
-        self._listener = listener
+
+        def take(header: Header, frames: list[Frame]) -> None:
+            if header["op"] == "engine_replaced":  # a scheduler may have chosen another place
+                self._engines[header["rank"]]["device"] = header["device"]
+            listener(header, frames)
+
+        self._listener = take
         return self
 
     def start(self) -> Future[None]:
@@ -233,8 +241,10 @@ class KeptOwner:
         return self._last_status
 
     def far_hosts(self) -> list[dict[str, Any]]:
-        """Return nothing: all engines of a kept pool are on this machine."""
-        return []
+        """Return what is known of other hosts, and have them read on; never waits."""
+        engines = self._last_status.engines if self._last_status is not None else ()
+        names = sorted({engine.host for engine in engines if engine.host})
+        return self._hosts.look(names) if names else []
 
     @property
     def _engines(self) -> dict[int, dict[str, Any]]:

@@ -104,8 +104,10 @@ class Kernels:
             self._next = connection, hello
             return
         self._current, self._kernel = connection, hello
+        self._requests.follow(hello["folder"], hello["path"])
         self.core.set_kernel(hello["pid"], hello["kernel_id"], hello["notebook"])
         facts = snapshot.take(self.core, self._request)
+        facts["modules"] = sorted(self._requests.modules)
         connection.send({"op": "welcome", "session": self.session, **facts})
         self.session += 1
         self._watch(connection)
@@ -220,9 +222,10 @@ class Kernels:
             "set_idle_timeout": lambda _, timeout_s: core.set_idle_timeout(timeout_s),
             "rpc": self._rpc,
             "post": lambda frames, rank, header: core.post(core.engines[rank], header, frames),
-            "post_to_all": self._post_to_all,
+            "post_to_all": lambda _, header: core.post_to_all(header),
             "answer": self._answer,
             "status": lambda _: describe_status(core.status()),
+            "far_hosts": lambda _: core.far_hosts(),
             "controller": lambda _: self._controller(),
             "stop": lambda _, reason: core.stop(reason),
         }
@@ -230,6 +233,8 @@ class Kernels:
     def _submit(self, frames: list[Frame], task: Mapping[str, Any]) -> None:
         made = make_task(task, frames)
         made.info["session"] = self.session - 1
+        if (state := made.header.get("follow")) is not None:
+            self._requests.follow(state["folder"], state["path"])
         if made.header.get("ends_pool"):
             self._last_task = made.id
         self.core.submit(made)
@@ -246,10 +251,6 @@ class Kernels:
     async def _controller(self) -> tuple[str, int]:
         number = await self.core.ensure_controller()
         return str(self.core.plan.folder), number
-
-    def _post_to_all(self, _: list[Frame], header: Header) -> None:
-        for engine in list(self.core.engines.values()):
-            self.core.post(engine, header, ())
 
     def _answer(self, frames: list[Frame], engine: str, header: Header) -> None:
         self._requests.answered(engine, header["id"])

@@ -33,7 +33,22 @@ def release(descriptor: int) -> None:
 
 
 def lock_exclusively(path: Path, timeout: float) -> int:
-    """Wait for the lock of a file that nobody ever writes, and return its descriptor."""
+    """Wait for the lock of a file that nobody ever writes, and return its descriptor.
+
+    Raises:
+        LeaseError: If another process has it all the time.
+    """
+    descriptor = try_exclusively(path, timeout)
+    if descriptor is None:
+        raise LeaseError(
+            f"Another pool has been choosing GPUs for {timeout:g} s. "
+            f"Try again; `fuser -v {path}` names the process."
+        )
+    return descriptor
+
+
+def try_exclusively(path: Path, timeout: float) -> int | None:
+    """Wait for the lock of a file; None if another process has it all the time."""
     deadline_s = time.monotonic() + timeout
     while True:
         descriptor = _open_lock_file(path)
@@ -45,10 +60,7 @@ def lock_exclusively(path: Path, timeout: float) -> int:
             raise
         os.close(descriptor)
         if time.monotonic() > deadline_s:
-            raise LeaseError(
-                f"Another pool has been choosing GPUs for {timeout:g} s. "
-                f"Try again; `fuser -v {path}` names the process."
-            )
+            return None
         time.sleep(_POLL_S)
 
 

@@ -7,6 +7,7 @@ from shutil import rmtree
 from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
+from jupyter_mgpu.opening.engine_plans import Say
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.host_facts import check_hosts
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder, start_pool
@@ -19,7 +20,7 @@ from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
 
-Planner = Callable[[Request, ClusterDescription, Path], FarPlan]
+Planner = Callable[[Request, ClusterDescription, Path, Say], FarPlan]
 """Finds out what there is, and plans the engines; may use the pool's folder for its sockets."""
 
 
@@ -35,25 +36,56 @@ def open_far_pool(request: Request, options: PoolOptions, description: ClusterDe
         SelectionError: If the engines or GPUs asked for cannot be had.
         PoolStartError: If an engine does not come up; it names the host.
     """
-    check(request)
     folder = private_folder()
-    plan: FarPlan | None = None
+    far: FarPlan | None = None
     try:
-        plan = planner_of(description.kind)(request, description, folder)
-        for sentence in plan.sentences:
-            notices.say(sentence)
-        pool_plan = _plan_pool(request, options, description, plan, folder)
-        pool = start_pool(pool_plan, request, plan.claims)
-        try:
-            check_hosts(pool, description)
-        except BaseException:
-            pool.shutdown(wait_for_tasks=False)
-            raise
-        return pool
+        far, plan = plan_far_pool(request, options, description, folder, notices.say)
+        return checked(start_pool(plan, request, far.claims), description)
     except BaseException:
-        if plan is not None:
-            plan.drop()
+        if far is not None:
+            far.drop()
         rmtree(folder, ignore_errors=True)
+        raise
+
+
+def checked(pool: Pool, description: ClusterDescription) -> Pool:
+    """Return a new pool if its hosts are right for it; else it is ended.
+
+    Raises:
+        PoolStartError: If Python, this package or a working folder does not fit.
+    """
+    try:
+        check_hosts(pool, description)
+    except BaseException:
+        pool.shutdown(wait_for_tasks=False)
+        raise
+    return pool
+
+
+def plan_far_pool(
+    request: Request,
+    options: PoolOptions,
+    description: ClusterDescription,
+    folder: Path,
+    say: Say,
+) -> tuple[FarPlan, PoolPlan]:
+    """Plan a pool on a cluster, for the process that will own it.
+
+    Returns:
+        What must be dropped if the pool does not start, and the pool's plan.
+
+    Raises:
+        SelectionError: If the engines or GPUs asked for cannot be had.
+        PoolStartError: If a host cannot be reached, or engines cannot run there.
+    """
+    check(request)
+    far = planner_of(description.kind)(request, description, folder, say)
+    try:
+        for sentence in far.sentences:
+            say(sentence)
+        return far, _plan_pool(request, options, description, far, folder)
+    except BaseException:
+        far.drop()
         raise
 
 

@@ -7,28 +7,74 @@ that it was started with; when that ends before the pool is ready, so does all o
 import asyncio
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.daemon_thread import call_in_thread
-from jupyter_mgpu.gpus import Choice, Notebook, Request
+from jupyter_mgpu.gpus import Notebook, Request
 from jupyter_mgpu.keeping import Kernels
 from jupyter_mgpu.keeping.connection import open_streams
 from jupyter_mgpu.keeping.messages import describe_error
+from jupyter_mgpu.keeping.name_lock import NameLock
+from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import warning_filters
 from jupyter_mgpu.opening.engine_plans import claims_of
+from jupyter_mgpu.opening.far_pool import plan_far_pool
 from jupyter_mgpu.opening.new_pool import PoolOptions, choose, make_plan, warnings
 from jupyter_mgpu.owner.owner_loop import OwnerLoop
-from jupyter_mgpu.owner.plans import PoolPlan
+from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.transport.cluster import own_path
 
-ORDER = "order.json"
+ORDER = "order.pickle"
 """In the pool's folder: what the kernel has asked for."""
 LEASE_END_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a kernel asks a keeper for.
+
+    Attributes:
+        request: The engines.
+        options: How the pool is started.
+        cluster: Where its engines run; None for this machine.
+        here: Variables that engines of this machine take from the kernel.
+        elsewhere: Those of engines on other hosts.
+    """
+
+    request: Request
+    options: PoolOptions
+    cluster: ClusterDescription | None
+    here: Mapping[str, str]
+    elsewhere: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A pool that may be started.
+
+    Attributes:
+        plan: The pool.
+        claims: The leases of its engines on this machine.
+        undo: Ends what was opened for it, if anything.
+    """
+
+    plan: PoolPlan
+    claims: Mapping[int, Claim]
+    undo: Callable[[], None] = lambda: None
+
+    def drop(self) -> None:
+        """Give everything back."""
+        for claim in self.claims.values():
+            claim.drop(LEASE_END_S)
+        self.undo()
 
 
 class Keeper:
@@ -40,13 +86,11 @@ class Keeper:
     """
 
     def __init__(self, folder: Path, first: socket.socket) -> None:
-        order: dict[str, Any] = json.loads((folder / ORDER).read_text())
+        self._order: Order = pickle.loads((folder / ORDER).read_bytes())
         self._folder = folder
         self._first = first
-        self._order = order
-        self._request = make_request(order["request"])
-        self._options = PoolOptions(**order["options"])
-        self._kernels = Kernels(order["request"])
+        self._name: NameLock | None = None
+        self._kernels = Kernels(asdict(self._order.request))
 
     async def run(self) -> None:
         """Start the pool, and own it until it ends."""
@@ -59,28 +103,40 @@ class Keeper:
         try:
             if not choosing.done():
                 return  # the kernel has ended, or was stopped: leases end with this process
-            choice = choosing.result()
+            chosen = choosing.result()
         except BaseException as error:  # noqa: BLE001 - the kernel gets it
             self._kernels.tell_first({"op": "failed", "error": describe_error(error)})
             return
         else:
-            await self._keep(choice, hearing)
+            await self._keep(chosen, hearing)
         finally:
+            if self._name is not None:
+                self._name.release()
             await self._kernels.close()
 
-    def _choose(self) -> Choice:
-        choice = choose(self._request, self._options, self._say)
+    def _choose(self) -> _Chosen:
+        order, folder = self._order, self._folder
+        self._name = NameLock(order.request.pool, _words_for(order.request))
+        if order.cluster is not None:
+            # Behind the libraries: a launcher of the user's may be beside the notebook.
+            sys.path += json.loads(order.elsewhere["MGPU_SYS_PATH"])
+            far, plan = plan_far_pool(
+                order.request, order.options, order.cluster, folder, self._say
+            )
+            return _Chosen(self._kept(plan), far.claims, far.on_drop)
+        choice = choose(order.request, order.options, self._say)
         for sentence in [*choice.sentences, *warnings()]:
             self._say(sentence)
-        return choice
+        plan = make_plan(order.request, order.options, choice, folder, self._say)
+        return _Chosen(self._kept(plan), claims_of(choice))
 
     def _say(self, sentence: str) -> None:
         """Tell the user something, from any thread; nobody when there is no kernel."""
         message = {"op": "say", "message": sentence}
         self._loop.call_soon_threadsafe(self._kernels.tell_first, message)
 
-    async def _keep(self, choice: Choice, hearing: "asyncio.Future[None]") -> None:
-        core = OwnerLoop(self._plan(choice), self._kernels.on_event, outlives=True)
+    async def _keep(self, chosen: _Chosen, hearing: "asyncio.Future[None]") -> None:
+        core = OwnerLoop(chosen.plan, self._kernels.on_event, outlives=True)
         self._kernels.own(core)
         serving = asyncio.ensure_future(core.serve())
         self._loop.add_signal_handler(signal.SIGTERM, core.stop, "its keeper was terminated")
@@ -97,17 +153,20 @@ class Keeper:
                 await self._kernels.serve()
             await serving
         finally:
-            for claim in claims_of(choice).values():
-                claim.drop(LEASE_END_S)
+            chosen.drop()
 
-    def _plan(self, choice: Choice) -> PoolPlan:
-        plan = make_plan(self._request, self._options, choice, self._folder, self._say)
-        kernels = self._order["environment"]  # of its engines: what is told by other processes
-        engines = tuple(
-            replace(engine, environment={**engine.environment, **kernels})
-            for engine in plan.engines
-        )
-        return replace(plan, engines=engines, is_kept=True)
+    def _kept(self, plan: PoolPlan) -> PoolPlan:
+        return replace(plan, engines=tuple(map(self._follow_kernel, plan.engines)), is_kept=True)
+
+    def _follow_kernel(self, engine: EnginePlan) -> EnginePlan:
+        """Give an engine what it would take from a kernel, and not from this process."""
+        taken = self._order.here if engine.placement is None else self._order.elsewhere
+        return replace(engine, environment={**engine.environment, **taken})
+
+
+def _words_for(request: Request) -> str:
+    pid = request.kernel.pid if request.kernel is not None else "unknown"
+    return f"the kernel of {request.notebook or 'another notebook'} (process {pid})"
 
 
 def make_request(described: Mapping[str, Any]) -> Request:
@@ -120,12 +179,12 @@ def make_request(described: Mapping[str, Any]) -> Request:
     return Request(**{**described, **made})
 
 
-def describe_kernel() -> dict[str, str]:
-    """Describe what engines take from their kernel, for those that a keeper starts."""
-    return {
-        "MGPU_SYS_PATH": json.dumps(sys.path),
-        warning_filters.VARIABLE: warning_filters.describe(),
-    }
+def make_order(request: Request, options: PoolOptions, cluster: ClusterDescription | None) -> Order:
+    """Make the order of this kernel."""
+    filters = {warning_filters.VARIABLE: warning_filters.describe()}
+    here = {"MGPU_SYS_PATH": json.dumps(sys.path), **filters}
+    elsewhere = {"MGPU_SYS_PATH": json.dumps(own_path()), **filters}
+    return Order(request, options, cluster, here, elsewhere)
 
 
 def main() -> None:

@@ -1,38 +1,47 @@
 """Opens pools that outlive their kernel, and attaches this kernel to those that are open."""
 
-import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from jupyter_mgpu import children, notebook, pools
+from jupyter_mgpu import children, exchange, notebook, pools
+from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.control import FoundPool, find_pools, named
 from jupyter_mgpu.errors import AttachError
 from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
 from jupyter_mgpu.keeping.keeper_link import LOG
 from jupyter_mgpu.keeping.kernels import SOCKET
-from jupyter_mgpu.opening.keeper import ORDER, describe_kernel, make_request
+from jupyter_mgpu.opening.keeper import ORDER, make_order, make_request
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.sending import Sender
+from jupyter_mgpu.sending.follow import working_folder
 
 _HANDLES_PER_KERNEL = 1 << 40
 _NUMBERS_PER_KERNEL = 1 << 32
 
 
-def open_kept_pool(request: Request, options: PoolOptions, *, in_background: bool = False) -> Pool:
+def open_kept_pool(
+    request: Request,
+    options: PoolOptions,
+    cluster: ClusterDescription | None = None,
+    *,
+    in_background: bool = False,
+) -> Pool:
     """Start a keeper with a new pool, and attach to it.
 
     Args:
         request: What is asked for.
         options: Likewise.
+        cluster: Where its engines run; None for this machine.
         in_background: It does not become the current pool.
 
     Raises:
@@ -41,17 +50,13 @@ def open_kept_pool(request: Request, options: PoolOptions, *, in_background: boo
         PoolStartError: If an engine does not come up.
     """
     folder = private_folder()
-    order = {
-        "request": asdict(replace(request, kernel=this_notebook())),
-        "options": asdict(options),
-        "environment": describe_kernel(),
-    }
+    order = make_order(replace(request, kernel=this_notebook()), options, cluster)
     ours, theirs = socket.socketpair()
     try:
         with theirs:
             descriptor = os.open(folder / ORDER, os.O_WRONLY | os.O_CREAT, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(order, file)
+            with os.fdopen(descriptor, "wb") as file:
+                pickle.dump(order, file)
             with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(
                     [
@@ -136,10 +141,16 @@ def _attached(owner: KeptOwner, *, in_background: bool = False) -> Pool:
     )
     notebook.watch_cells(pools.on_cell)
     pool.restore(facts.pop("tasks"), facts.pop("ended"))
+    exchange.modules.know(pool.line, facts.pop("modules"))
     pool.start()
     pools.register(pool, in_background=in_background)
     return pool
 
 
 def _kernel() -> Mapping[str, Any]:
-    return {"kernel_id": notebook.kernel_id(), "notebook": os.environ.get("JPY_SESSION_NAME")}
+    return {
+        "kernel_id": notebook.kernel_id(),
+        "notebook": os.environ.get("JPY_SESSION_NAME"),
+        "folder": working_folder(),
+        "path": list(sys.path),
+    }

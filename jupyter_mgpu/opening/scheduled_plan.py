@@ -17,8 +17,8 @@ from jupyter_mgpu.on_engine import (
     sent_modules,
     warning_filters,
 )
+from jupyter_mgpu.opening.engine_plans import Say
 from jupyter_mgpu.opening.far_plan import FarPlan
-from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport import slurm_queue
@@ -32,7 +32,9 @@ START_TIMEOUT_S = 60.0
 _TEMPLATE_LINE = "#SBATCH --gpus-per-task={gpus}"
 
 
-def plan_scheduled_pool(request: Request, cluster: ClusterDescription, _folder: Path) -> FarPlan:
+def plan_scheduled_pool(
+    request: Request, cluster: ClusterDescription, _folder: Path, say: Say
+) -> FarPlan:
     """Plan engines that Slurm, MPI or another launcher of ipyparallel starts.
 
     Raises:
@@ -42,7 +44,7 @@ def plan_scheduled_pool(request: Request, cluster: ClusterDescription, _folder: 
     size = _check(request, cluster)
     num_gpus = request.gpus_per_engine if _has_gpus(cluster) else 0
     return FarPlan(
-        _plan(range(size), cluster, _launcher(size, cluster, num_gpus), num_gpus),
+        _plan(range(size), cluster, _launcher(size, cluster, num_gpus, say), num_gpus),
         address=cluster.address or _own_address(_nodes(cluster)),
         run_id=uuid.uuid4().hex,
         sentences=() if num_gpus else (f"The engines of {cluster.name!r} run without GPUs.",),
@@ -88,7 +90,7 @@ def _has_gpus(cluster: ClusterDescription) -> bool:
     return isinstance(cluster.options, SlurmOptions) or is_like_this_host
 
 
-def _launcher(size: int, cluster: ClusterDescription, num_gpus: int) -> Launcher:
+def _launcher(size: int, cluster: ClusterDescription, num_gpus: int, say: Say) -> Launcher:
     timeout_s = cluster.start_timeout_s or START_TIMEOUT_S
     options = cluster.options
     if isinstance(options, SlurmOptions):
@@ -98,7 +100,7 @@ def _launcher(size: int, cluster: ClusterDescription, num_gpus: int) -> Launcher
                 'allocation. Start it in one (salloc), or set submit = "sbatch".'
             )
         if options.submit == "sbatch" or not in_allocation():
-            return SlurmLauncher(size, cluster, num_gpus, timeout_s, notices.say)
+            return SlurmLauncher(size, cluster, num_gpus, timeout_s, say)
         return StepLauncher(size, cluster, srun(num_gpus), timeout_s)
     if isinstance(options, MpiOptions):
         return StepLauncher(size, cluster, mpirun(options, cluster), timeout_s)

@@ -19,9 +19,10 @@ from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.leases import Claim
 from jupyter_mgpu.on_engine import interfaces, remote_leases, sent_modules, warning_filters
 from jupyter_mgpu.opening.dividing import Offer, divide
-from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
+from jupyter_mgpu.opening.engine_plans import Say, claims_of, plan_engines
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.opening.host_facts import UNSEEN
+from jupyter_mgpu.output import notices
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.transport.host_reach import Asked, Reached, reach
 from jupyter_mgpu.transport.launch_ssh import SshLauncher
@@ -52,7 +53,9 @@ class Found:
     has: int = 0
 
 
-def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Path) -> FarPlan:
+def plan_ssh_pool(
+    request: Request, description: ClusterDescription, folder: Path, say: Say
+) -> FarPlan:
     """Reach the hosts of a description, and plan the engines on them.
 
     Raises:
@@ -84,7 +87,8 @@ def plan_ssh_pool(request: Request, description: ClusterDescription, folder: Pat
         for host, ask in zip(far, asked, strict=True):
             if not shares[host.name]:
                 ask.connection.close()  # nobody would at the pool's end
-        plan = plan_shares(request, description, found, shares, address, uuid.uuid4().hex)
+        run_id = uuid.uuid4().hex
+        plan = plan_shares(request, description, found, shares, address, run_id, say=say)
         return replace(plan, on_drop=undo.pop_all().close)
 
 
@@ -205,6 +209,7 @@ def plan_shares(
     address: str,
     run_id: str,
     num_here: int = 0,
+    say: Say = notices.say,
 ) -> FarPlan:
     """Plan so many engines on each host.
 
@@ -216,6 +221,7 @@ def plan_shares(
         address: Where all of them reach this machine.
         run_id: Unique among pools.
         num_here: How many engines of the pool run on this machine already.
+        say: Called with what the user should read while engines start.
     """
     engines: list[EnginePlan] = []
     claims: dict[int, Claim] = {}
@@ -226,7 +232,7 @@ def plan_shares(
             plans: Sequence[EnginePlan]
             if host.is_local:
                 has = num_here
-                plans, own = _plan_here(request, host, shares[host.name], first_rank, has)
+                plans, own = _plan_here(request, host, shares[host.name], first_rank, has, say)
                 claims |= own
             elif host.name in found:
                 has = found[host.name].has
@@ -259,13 +265,13 @@ def _tell(found: Found) -> list[str]:
 
 
 def _plan_here(
-    request: Request, host: HostDescription, number: int, first_rank: int, has: int
+    request: Request, host: HostDescription, number: int, first_rank: int, has: int, say: Say
 ) -> tuple[Sequence[EnginePlan], dict[int, Claim]]:
     """Plan engines of this machine itself, and lease their GPUs."""
     if number == 0:
         return (), {}
     choice = devices.choose(replace(_wish_here(request, host, number), first_rank=first_rank))
-    return plan_engines(choice, has + number), claims_of(choice)
+    return plan_engines(choice, has + number, say), claims_of(choice)
 
 
 def _plan_host(

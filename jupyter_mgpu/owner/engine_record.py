@@ -53,6 +53,7 @@ class EngineRecord:
     rss_bytes: int | None = None
     log_start: int = 0  # where the lines of the present process begin
     doom: str | None = None  # why the owner itself ended the process
+    lost: str = ""  # why it was not started again, in one line
     sent_bytes: int = 0
     received_bytes: int = 0
     shared_bytes: int = 0  # of both, in shared memory

@@ -259,7 +259,18 @@ class EngineRoom:
                 self._on_ready(engine)
                 return
         engine.state = EngineState.DEAD
+        engine.lost = why.partition("\n")[0]
         self._on_failed_start(engine, why)
+
+    def losses(self) -> list[str]:
+        """Say which ranks have no engine any more, and why; any thread may call it."""
+        ranks: dict[str, list[int]] = {}
+        for engine in list(self.engines.values()):
+            if engine.is_given_up:
+                ranks.setdefault(engine.lost, []).append(engine.rank)
+        return [
+            f"no engine on rank {', '.join(map(str, own))}: {why}" for why, own in ranks.items()
+        ]
 
     def replace(self, engine: EngineRecord, why: str) -> None:
         """End an engine now; a new one takes its place."""

@@ -321,15 +321,6 @@ class OwnerLoop:
 
         Returns:
             How many will at once: the others first end what they run.
-        """
-        await self.cluster.ensure_controller()
-        engines = [engine for engine in self.engines.values() if engine.is_alive]
-        for engine in engines:
-            self._invite(engine)
-        return sum(engine.task is None for engine in engines)
-
-    async def client(self) -> Any:
-        """Connect a client to ipyparallel's controller, which is started if there is none.
 
         Raises:
             OwnerError: If engines run on other hosts, where the controller is not reached.
@@ -339,6 +330,14 @@ class OwnerLoop:
                 "pool.client and %%px reach engines of this machine only, but this pool has "
                 "engines on other hosts. Use %%spmd or parfeval."
             )
+        await self.cluster.ensure_controller()
+        engines = [engine for engine in self.engines.values() if engine.is_alive]
+        for engine in engines:
+            self._invite(engine)
+        return sum(engine.task is None for engine in engines)
+
+    async def client(self) -> Any:
+        """Connect a client to ipyparallel's controller, which is started if there is none."""
         return await self.cluster.client(await self.ensure_controller())
 
     def set_kernel(self, pid: int | None, kernel_id: str | None, notebook: str | None) -> None:
@@ -360,6 +359,11 @@ class OwnerLoop:
     def post(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:
         """Send an engine's main thread a message without an answer, before the next task."""
         self._switchboard.send_work(engine, header, list(frames))
+
+    def post_to_all(self, header: Header) -> None:
+        """Send the main thread of every engine a message."""
+        for engine in list(self.engines.values()):
+            self.post(engine, header, ())
 
     def answer(self, name: str, header: Header, frames: Sequence[Frame]) -> None:
         """Answer what an engine has asked its kernel; nobody, if it was replaced meanwhile."""
@@ -386,7 +390,7 @@ class OwnerLoop:
             running=running,
             is_kept=self.plan.is_kept,
             attached_pid=self.plan.attached_pid,
-            notes=self.cluster.notes(),
+            notes=(*self.cluster.notes(), *self._room.losses()),
         )
 
     def far_hosts(self) -> list[dict[str, Any]]:
@@ -430,7 +434,7 @@ class OwnerLoop:
         self.scheduler.on_death(engine, death)
 
     def _on_replaced(self, engine: EngineRecord) -> None:
-        self._notify({"op": "engine_replaced", "rank": engine.rank})
+        self._notify({"op": "engine_replaced", "rank": engine.rank, "device": engine.place})
         self.scheduler.schedule()
         self._save_record()
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import socket as network
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +35,7 @@ def describe(plan: "PoolPlan", socket: Path, engines: "Iterable[EngineRecord]") 
         "name": plan.name,
         "pid": int(pid),
         "start_time": started,
+        "host": network.gethostname(),
         "socket": str(socket),
         "kernel_id": plan.kernel_id,
         "notebook": plan.notebook,
@@ -57,9 +60,10 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_all() -> list[dict[str, Any]]:
-    """Return the records of pools that live, or of which engines are left.
+    """Return the records of pools of this host that live, or of which engines are left.
 
-    Those of other users are not read, and those of pools of which nothing is left are removed.
+    Those of other users are not read, and those of pools of which nothing is left are removed,
+    with their folders: a keeper that was killed has nobody else for that who runs on this host.
 
     Returns:
         One dict per pool: id, name, pid, start_time, socket, kernel_id, notebook, started,
@@ -68,17 +72,23 @@ def read_all() -> list[dict[str, Any]]:
     records = []
     for path in sorted(folder().glob("*.json")):
         record = _read(path)
-        if record is None:
-            continue
+        if record is None or record.get("host", network.gethostname()) != network.gethostname():
+            continue  # hosts may share a home; another one's processes cannot be seen from here
         try:
             is_orphaned = not is_running(record)
             if is_orphaned and not any(map(is_running, record.get("engines", ()))):
-                path.unlink(missing_ok=True)
+                _remove(path, Path(record["socket"]).parent)
                 continue
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
             continue  # not one of ours
         records.append({**record, "id": path.stem, "is_orphaned": is_orphaned})
     return records
+
+
+def _remove(path: Path, pool_folder: Path) -> None:
+    path.unlink(missing_ok=True)
+    if pool_folder.name == path.stem:  # else no pool has written this record
+        shutil.rmtree(pool_folder, ignore_errors=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -79,7 +79,7 @@ class Scheduler:
         if len(gone) == len(wanted) or (task.is_gang and gone):
             return (
                 f"There are no engines for it: that of rank {gone[0]} could not be started again. "
-                "`%parpool restart` tries once more."
+                f"{self._engines[gone[0]].lost} `%parpool restart` tries once more."
             )
         return None
 

@@ -30,7 +30,7 @@ class Follow:
     def __init__(self) -> None:
         self._start = dict(os.environ)
         self._start_path = list(sys.path)
-        self._seen: tuple[Any, ...] = (_raw_environ(), _folder(), list(sys.path))
+        self._seen: tuple[Any, ...] = (_raw_environ(), working_folder(), list(sys.path))
         self._owner = secrets.token_hex(8)
         self._number = 0
         self._state: dict[str, Any] | None = None
@@ -40,7 +40,7 @@ class Follow:
 
         Cheap when nothing changed since the last call. The id in it tells states apart.
         """
-        now = (_raw_environ(), _folder(), list(sys.path))
+        now = (_raw_environ(), working_folder(), list(sys.path))
         if now == self._seen:
             return self._state
         self._seen = now
@@ -70,10 +70,11 @@ class Follow:
         return None if state is None or state["id"] == last_id else state
 
 
-def _folder() -> str | None:
+def working_folder() -> str | None:
+    """Return this process's working folder; None where it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 - asked before each task: a Path takes five times as long
-    except FileNotFoundError:  # the kernel's folder was deleted
+    except FileNotFoundError:
         return None
 
 

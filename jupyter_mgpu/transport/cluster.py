@@ -194,7 +194,7 @@ class PoolCluster:
             "MGPU_URL": self._far.url,
             lifeline.URL_VARIABLE: self._far.url,
             curve.KEYS_VARIABLE: self._far.keys,
-            "MGPU_SYS_PATH": json.dumps(_own_path()),
+            "MGPU_SYS_PATH": json.dumps(own_path()),
             "MGPU_FOLDER": str(Path.cwd()),
             **QUIET_DEBUGGER,
             **environment,
@@ -260,7 +260,7 @@ def _python(module: str, *flags: str) -> list[str]:
     return [sys.executable, *flags, "-P", "-m", module]
 
 
-def _own_path() -> list[str]:
+def own_path() -> list[str]:
     """Return what the notebook has on its path beside its Python's own libraries."""
     paths = sysconfig.get_paths()
     own = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
