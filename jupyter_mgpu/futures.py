@@ -49,7 +49,10 @@ class TaskFuture(concurrent.futures.Future[Any]):
         metrics: One dict per `report`, oldest first, `step` among its keys.
         progress: 0 to 1 where the task tells it, else None.
         created: When it was submitted (UTC), likewise `started` and `finished`.
+        part: Which part of which loop it is, if it is one.
     """
+
+    part: Mapping[str, Any] | None = None
 
     def __init__(self, task_id: str, name: str, control: Control, created: datetime) -> None:
         super().__init__()

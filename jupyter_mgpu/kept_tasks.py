@@ -74,7 +74,7 @@ def _open_tasks(name: str) -> list[tuple[control.FoundPool, Mapping[str, Any]]]:
         (look.pool, task)
         for look in looks
         for task in (look.answer["tasks"] if look.answer else ())
-        if task["name"] == name and task["kind"] == "task"
+        if name in (task["name"], task["name"].rpartition("[")[0]) and task["kind"] == "task"
     ]
 
 

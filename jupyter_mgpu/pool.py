@@ -102,7 +102,7 @@ class Pool:
             ended: The last that ended, oldest first.
         """
         self._futures.restore(tasks, ended)
-        self.submission.know_names(told["name"] for told in [*tasks, *ended])
+        self.submission.know_names((told["part"] or told)["name"] for told in [*tasks, *ended])
 
     def start(self) -> Self:
         """Start the engines and wait until they are ready.

@@ -1,11 +1,11 @@
 """The tasks of this notebook, and those of earlier ones that are on disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_mgpu import kept_tasks, packing
+from jupyter_mgpu import kept_loops, kept_tasks, packing
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.output import failures, traceback_text
@@ -21,6 +21,7 @@ class TaskRecord:
     Attributes:
         diary: All that it printed, up to a bound.
         metrics: One dict per `report`.
+        part: Which part of which loop it is, if it is one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class TaskRecord:
     message: str | None
     failure: dict[str, Any] | None
     has_result: bool
+    part: Mapping[str, Any] | None
     _place: tuple[Path, int, list[int]]
     _is_spooled: bool
 
@@ -113,17 +115,38 @@ def load(name: str) -> TaskRecord | TaskFuture:
 
     Returns:
         Its future while it waits or runs in a pool of this kernel, else its record; both have
-        `result()`, `state`, `diary` and `metrics`.
+        `result()`, `state`, `diary` and `metrics`. A loop of a kept pool is a future in any case.
 
     Raises:
         MgpuError: If there is no task of that name.
     """
-    return _open_task(name) or _ended_task(name)
+    return _open_task(name) or _kept_loop(name) or _ended_task(name)
 
 
 def _open_task(name: str) -> TaskFuture | None:
     futures = [future for pool in open_pools() for future in pool.tasks() if future.name == name]
     return futures[-1] if futures else None
+
+
+def _kept_loop(name: str) -> TaskFuture | None:
+    """Return the newest loop of a name that outlives kernels; None if there is none."""
+    found = [
+        (future, pool)
+        for pool in open_pools()
+        for future in pool.tasks()
+        if future.part is not None and future.part["name"] == name
+    ]
+    # After these: a part that ends in this moment is in both.
+    entries = [entry for entry in _read_all() if (entry[0].get("part") or {}).get("name") == name]
+    if not found and entries:
+        kept_tasks.refuse_running(name)
+    if not found and not entries:
+        return None
+    key = (found[-1][0].part or {})["loop"] if found else entries[-1][0]["part"]["loop"]
+    parts: list[kept_loops.Part] = [future for future, _ in found]
+    parts += [_record(*entry) for entry in entries]
+    own = [part for part in parts if part.part is not None and part.part["loop"] == key]
+    return kept_loops.bring_back(own, found[-1][1] if found else None)
 
 
 def _ended_task(name: str) -> TaskRecord:
@@ -164,6 +187,9 @@ def show(name: str) -> Any:
     outside = kept_tasks.diary(name)
     if outside is not None:
         return TaskReport(name, *outside)
+    loop = _kept_loop(name)
+    if loop is not None:
+        return TaskReport(name, loop.diary, repr(loop))
     record = _ended_task(name)
     return TaskReport(name, record.diary, repr(record), record.error_text)
 
@@ -207,6 +233,7 @@ def _record(record: dict[str, Any], path: Path, place: int) -> TaskRecord:
         message=record["message"],
         failure=record["failure"],
         has_result=record["has_result"],
+        part=record.get("part"),
         _place=(path, place, frames),
         _is_spooled=spooled is not None,
     )

@@ -319,6 +319,82 @@ while not (first.running() and early.running()):
             assert words in cell.evalue
 
 
+LOOP = f"""{WAIT}
+import numpy
+def item(index, path):
+    if index < 10:
+        print("runs", index)
+        return index
+    return wait_for(path, numpy.full(2, index))
+"""
+
+
+def test_a_loop_in_the_background_runs_on_and_comes_back_by_its_name(tmp_path) -> None:
+    go = tmp_path / "go"
+    code = f"""{LOOP}
+loop = mgpu.parfor(item, range(40), [{str(go)!r}] * 40, wait=False, name="loop", seed=0)
+while len(loop.results) < 10:
+    time.sleep(0.02)
+assert mgpu.tasks.load("loop") is loop
+"""
+    with killed_kernel(code), kernel() as nb, kernel() as other:
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        assert "`%parpool --attach night`" in other.run("mgpu.tasks.load('loop')").evalue
+        attach(nb)
+        nb.check("loop = mgpu.tasks.load('loop')")
+        assert nb.value("str(loop.state)") in ("queued", "running")
+        assert nb.value("sorted(loop.results)") == list(range(10))
+        go.touch()
+        assert nb.value("loop.result(60)[:10]") == list(range(10))
+        assert nb.value("[v.tolist() for v in loop.result()[10:]]") == [
+            [i, i] for i in range(10, 40)
+        ]
+        assert "runs 9" in nb.check("%tasks loop").text
+        nb.check("%parpool detach")
+        # All of it waits on disk as well.
+        sums = other.value(
+            "[v if type(v) is int else int(v.sum()) for v in mgpu.tasks.load('loop').result()]"
+        )
+        assert sums == [*range(10), *range(20, 80, 2)]
+
+
+def test_a_loop_of_a_kept_pool_gives_what_another_gives() -> None:
+    code = """
+import random
+items = [[i] for i in range(100)]
+shared = [items[0]] * 4
+def grow(values):
+    values.append(random.random())
+    return values
+def fail(i):
+    if i == 3:
+        raise LookupError("on purpose")
+    return i
+def die(i):
+    return os._exit(3) if i == 1 else i
+"""
+    with ended_later("night"), kernel() as nb:
+        nb.check(f"%parpool 2 --keep --name night\n{code}")
+        for arguments in ("grow, items, seed=5", "grow, shared, seed=5, chunk=4", "fail, []"):
+            there = nb.value(f"mgpu.parfor({arguments}, wait=False).result(60)")
+            assert there == nb.value(f"mgpu.parfor({arguments})")
+        cell = nb.run("mgpu.parfor(fail, range(20), wait=False).result(60)")
+        assert cell.ename == "LookupError"
+        assert "in item 3 of the loop: 3" in cell.traceback
+        nb.check("loop = mgpu.parfor(fail, range(5), on_error='collect', wait=False)")
+        assert nb.value("[str(value) for value in loop.result(60)]") == [*"012", "on purpose", "4"]
+        nb.check("loop = mgpu.parfor(time.sleep, [0, *[60] * 20], wait=False)")
+        wait_until(lambda: nb.value("loop.results"), 20, "a result")
+        assert nb.value("loop.cancel()")
+        assert nb.run("loop.result()").ename == "CancelledError"
+        assert nb.value("(loop.results, len(mgpu.current_pool().tasks()))") == ({0: None}, 0)
+        cell = nb.check("mgpu.parfor(abs, (i for i in range(3)), wait=False).result()")
+        assert "This loop ends with its kernel" in cell.text
+        nb.check("loop = mgpu.parfor(die, range(3), on_error='collect', wait=False)")
+        cell = nb.check("print([type(value).__name__ for value in loop.result(60)])")
+        assert "['int', 'EngineDiedError', 'int']" in cell.stdout  # beside what is told of it
+
+
 def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
     with ended_later("night"):
         with kernel() as nb:
@@ -336,7 +412,8 @@ def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
             engines = [engine.pid for engine in control.named("night").engines]
             nb.kill()
         with kernel() as nb:
-            attach(nb)
+            cell = nb.check("%parpool --attach night\npool = mgpu.current_pool()")
+            assert "has ended with its kernel, which had its results" in cell.text
             assert nb.value("pool.submit(abs, -1).result(20)") == 1
             assert nb.value("[engine.pid for engine in pool.engines]") == engines
 

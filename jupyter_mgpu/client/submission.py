@@ -31,6 +31,7 @@ class TaskChoices(TypedDict, total=False):
         rank: The rank that must run it; any by default.
         ranks: Those of which one must run it; any by default.
         is_recorded: Whether its end is written to disk; True by default.
+        part: What it says of the loop that it is a part of.
     """
 
     name: str | None
@@ -40,6 +41,7 @@ class TaskChoices(TypedDict, total=False):
     rank: int | None
     ranks: tuple[int, ...]
     is_recorded: bool
+    part: Mapping[str, Any]
 
 
 class Submission:
@@ -117,7 +119,10 @@ class Submission:
             retries=retries,
             info=_info(created),
         )
-        return self._submit(task, make_future(task.id, task.name, self._futures, created), found)
+        future = make_future(task.id, task.name, self._futures, created)
+        if "part" in choices:
+            task.header["part"] = future.part = choices["part"]
+        return self._submit(task, future, found)
 
     def job(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str

@@ -62,6 +62,7 @@ class TaskFutures:
             future._diary.write(told["diary"])  # noqa: SLF001 - the future's own side of the pool
             future.metrics.extend(told["metrics"])
             future.progress = told["progress"]
+            future.part = told["part"]
             self.add(future, told["result_rank"])
         self._ended.extend(map(told_task, ended))
 

@@ -46,6 +46,7 @@ class Kernels:
         self._pidfd = -1  # the kernel's
         self._server: asyncio.AbstractServer | None = None
         self._last_task: str | None = None  # the pool ends with it
+        self._lost_loops: set[str] = set()  # of the last kernel, by name
 
     # --- life --------------------------------------------------------------------------
 
@@ -108,6 +109,8 @@ class Kernels:
         self.core.set_kernel(hello["pid"], hello["kernel_id"], hello["notebook"])
         facts = snapshot.take(self.core, self._request)
         facts["modules"] = sorted(self._requests.modules)
+        facts["lost_loops"] = sorted(self._lost_loops)
+        self._lost_loops.clear()
         connection.send({"op": "welcome", "session": self.session, **facts})
         self.session += 1
         self._watch(connection)
@@ -160,6 +163,8 @@ class Kernels:
         for task in list(self.core.scheduler.tasks.values()):
             if needs_kernel(task):
                 self.core.scheduler.cancel(task.id)
+                if task.header.get("loop") is not None:
+                    self._lost_loops.add(task.name)
         self.core.set_kernel(None, None, None)
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from jupyter_mgpu import kept_loops
 from jupyter_mgpu.client import name_of
 from jupyter_mgpu.futures import TaskFuture, run_in_place
 from jupyter_mgpu.loops.items import Items
@@ -11,10 +12,15 @@ from jupyter_mgpu.loops.options import LoopOptions, OnError, check_call
 from jupyter_mgpu.loops.results import OnResult
 from jupyter_mgpu.loops.serial import run_serially
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.output import publisher
+from jupyter_mgpu.output import notices, publisher
 from jupyter_mgpu.output.progress_bar import ProgressBar
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.start import pool_named
+
+ENDS_WITH_KERNEL = (
+    "This loop ends with its kernel, though its pool does not: nobody knows how many items will "
+    "come. Give a list, and all of them are sent at once."
+)
 
 
 def parfor(
@@ -50,7 +56,9 @@ def parfor(
         workers: Use at most so many engines; 0 runs the loop in the kernel, where breakpoints work.
         on_error: "raise" ends the loop with the first failing item; "collect" puts exceptions in
             the place of results.
-        wait: False returns a future of the list at once; the loop goes on in the background.
+        wait: False returns a future of the list at once; the loop goes on in the background. On
+            a kept pool all items are read and sent then, where their number is known, and the loop
+            outlives this kernel: each part of it is a task.
         pool: Where to run; the current pool by default.
         name: What the loop is called.
 
@@ -94,11 +102,29 @@ def run_loop(
     """
     check_call(fn, iterables)
     if context.current() is None and options.workers != 0:
-        loop = Loop(pool or pool_named(None), fn, iterables, options, on_result, on_packed)
+        pool = pool or pool_named(None)
+        if pool.is_kept and not wait and (total := Items(iterables).total) is not None:
+            return kept_loops.start(pool, fn, iterables, _wish(pool, fn, options, total))
+        if pool.is_kept and not wait:
+            notices.say(ENDS_WITH_KERNEL)
+        loop = Loop(pool, fn, iterables, options, on_result, on_packed)
         return loop.run() if wait else loop.start()
     if wait:
         return _run_here(fn, iterables, options, on_result)
     return _future_of_run_here(fn, iterables, options, on_result)
+
+
+def _wish(
+    pool: Pool, fn: Callable[..., Any], options: LoopOptions, total: int
+) -> kept_loops.LoopWish:
+    return kept_loops.LoopWish(
+        name=options.name or pool.submission.name_for(fn),
+        total=total,
+        seed=options.seed,
+        chunk=options.chunk,
+        workers=options.workers,
+        collects=options.collects,
+    )
 
 
 def _run_here(

@@ -144,6 +144,11 @@ def _attached(owner: KeptOwner, *, in_background: bool = False) -> Pool:
     exchange.modules.know(pool.line, facts.pop("modules"))
     pool.start()
     pools.register(pool, in_background=in_background)
+    for name in facts.pop("lost_loops"):
+        notices.say(
+            f"The loop {name!r} has ended with its kernel, which had its results. In the "
+            "background (wait=False), over a list, it would have gone on."
+        )
     return pool
 
 

@@ -197,6 +197,7 @@ class Journal:
             "started": task.info.get("started"),
             "progress": seen.progress,
             "last_metrics": seen.metrics[-1] if seen.metrics else {},
+            "part": task.header.get("part"),
         }
 
     def describe_whole(self, task: Task) -> dict[str, Any]:
