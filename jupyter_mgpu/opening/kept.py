@@ -18,6 +18,7 @@ from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
 from jupyter_mgpu.keeping.keeper_link import LOG
 from jupyter_mgpu.keeping.kernels import SOCKET
+from jupyter_mgpu.opening.host_facts import check_hosts
 from jupyter_mgpu.opening.keeper import ORDER, make_order, make_request
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
 from jupyter_mgpu.output import notices
@@ -47,7 +48,8 @@ def open_kept_pool(
     Raises:
         SelectionError: If the engines or GPUs asked for cannot be had.
         GpuBusyError: If they are in use.
-        PoolStartError: If an engine does not come up.
+        PoolStartError: If an engine does not come up, or a host does not fit.
+        AttachError: If another kernel starts one of that name.
     """
     folder = private_folder()
     order = make_order(replace(request, kernel=this_notebook()), options, cluster)
@@ -75,7 +77,10 @@ def open_kept_pool(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     owner = KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process)
-    return _attached(owner, in_background=in_background)
+    pool = _attached(owner, in_background=in_background)
+    if cluster is not None:
+        check_hosts(pool, cluster)
+    return pool
 
 
 def attach_pool(name: str) -> Pool:
