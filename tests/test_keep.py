@@ -105,7 +105,7 @@ get_ipython().run_line_magic('{line}"""
             cells = {nb: nb.submit(code) for nb in (one, other)}
             for nb, cell in cells.items():
                 nb.wait(cell, 60)
-            assert [pool.name for pool in control.find_pools()] == ["night"]
+            assert [pool.name for pool in control.find_pools()].count("night") == 1
             (winner,) = [nb for nb, cell in cells.items() if cell.ok]
             (loser,) = [nb for nb, cell in cells.items() if not cell.ok]
             assert cells[loser].ename == "UsageError"
