@@ -18,7 +18,7 @@ from jupyter_mgpu.gpus import Request, this_notebook
 from jupyter_mgpu.keeping import KeptOwner
 from jupyter_mgpu.keeping.keeper_link import LOG
 from jupyter_mgpu.keeping.kernels import SOCKET
-from jupyter_mgpu.opening.host_facts import check_hosts
+from jupyter_mgpu.opening.far_pool import checked
 from jupyter_mgpu.opening.keeper import ORDER, make_order, make_request
 from jupyter_mgpu.opening.new_pool import PoolOptions, private_folder
 from jupyter_mgpu.output import notices
@@ -78,9 +78,7 @@ def open_kept_pool(
         raise
     owner = KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process)
     pool = _attached(owner, in_background=in_background)
-    if cluster is not None:
-        check_hosts(pool, cluster)
-    return pool
+    return pool if cluster is None else checked(pool, cluster)
 
 
 def attach_pool(name: str) -> Pool:
