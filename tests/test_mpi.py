@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import ClusterDescription, LauncherOptions, MpiOptions
 from jupyter_mgpu.errors import ClusterError, PoolStartError
 from jupyter_mgpu.pool import Pool
-from notebooks import is_alive, wait_until
+from notebooks import Notebook, is_alive, wait_until
 
 LOCAL = "ipyparallel.cluster.launcher.LocalEngineSetLauncher"
 
@@ -86,6 +87,7 @@ KERNEL = """
 import time
 import jupyter_mgpu as mgpu
 from dataclasses import replace
+from pathlib import Path
 from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import MpiOptions
 described = replace(clusters.find("mpi"), options=MpiOptions("mpirun", ("--oversubscribe",)))
@@ -125,11 +127,40 @@ def test_each_rank_has_a_gpu_of_its_own(
 
 
 @pytest.mark.mpi
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("kind", ["mpi", LOCAL])
+def test_a_cell_that_starts_a_pool_shows_nothing_else(
+    nb: Notebook, tmp_path: Path, kind: str
+) -> None:
+    more = 'options = ["--oversubscribe"]' if kind == "mpi" else ""
+    file = tmp_path / "mgpu-clusters.toml"
+    file.write_text(f'[lab]\nkind = "{kind}"\ngpus = "none"\n{more}\n')
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    nb.check(f"import os\nos.chdir({str(tmp_path)!r})\nos.environ |= {dict.fromkeys(names, '1')}")
+
+    cell = nb.check("%parpool 1 --cluster lab --name lab", timeout=100)
+    stop = nb.check("%parpool stop --name lab")
+
+    said = [line for line in cell.text.splitlines() if line.strip()]
+    assert said[0] == "The engines of 'lab' run without GPUs."
+    assert said[1].startswith("Pool 'lab': 1 engine, ready")
+    assert stop.text.strip() == "The pool 'lab' was stopped."
+
+
+@pytest.mark.mpi
 def test_what_mpirun_says_is_told(mpi: ClusterDescription) -> None:
     strange = replace(mpi, options=MpiOptions("mpirun", ("--no-such-option",)))
 
     with pytest.raises(PoolStartError, match=r"(?s)mpirun ended with exit code.*no-such-option"):
         mgpu.parpool(1, cluster=strange, name="strange")
+
+
+@pytest.mark.mpi
+def test_a_python_that_is_not_there_is_told(mpi: ClusterDescription) -> None:
+    wrong = replace(mpi, python="/no/python", start_timeout_s=2)  # mpirun itself says nothing
+
+    with pytest.raises(PoolStartError, match="Try `/no/python -c 'import jupyter_mgpu'`"):
+        mgpu.parpool(1, cluster=wrong, name="wrong")
 
 
 def test_a_missing_mpirun_is_told() -> None:

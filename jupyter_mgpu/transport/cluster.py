@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from jupyter_mgpu import children, curve
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.on_engine import guard, lifeline
-from jupyter_mgpu.transport import hub
+from jupyter_mgpu.transport import hub, quiet_log
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.transport.placement import Order, Placement
 from jupyter_mgpu.transport.processes import EngineProcess, LocalProcess
@@ -45,12 +44,6 @@ QUIET_DEBUGGER = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
 JOIN_S = 5.0
 
-# ipyparallel would print the engines' last log lines into the notebook at every stop.
-_log = logging.getLogger("jupyter_mgpu.cluster")
-_log.setLevel(logging.CRITICAL)
-_log.addHandler(logging.NullHandler())
-_log.propagate = False
-
 
 class PoolCluster:
     """The ipyparallel cluster of one pool: a controller, and one engine set per rank.
@@ -80,7 +73,7 @@ class PoolCluster:
             profile_dir=str(self._profile()),
             load_profile=False,
             delay=0,
-            log=_log,
+            log=quiet_log.LOG,
             cluster_file="",  # would be written again by a late callback, after the clean-up
             shutdown_atexit=False,
             send_engines_connection_env=False,  # they run before there is a controller

@@ -16,6 +16,7 @@ from jupyter_mgpu.clusters.values import close_match
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import ClusterError, PoolStartError
 from jupyter_mgpu.on_engine import orders
+from jupyter_mgpu.transport import quiet_log
 from jupyter_mgpu.transport.launch_sets import launch_environment
 from jupyter_mgpu.transport.placement import Order
 
@@ -55,6 +56,7 @@ class OtherLauncher:
             "engine_args": list(order.command),
             "engine_set_id": name,
             "profile_dir": str(self._folder),
+            "log": quiet_log.LOG,
             "environment": {
                 **launch_environment(self._cluster),
                 **orders.fold([{**order.environment, "MGPU_LOCAL_RANK": "0"}]),

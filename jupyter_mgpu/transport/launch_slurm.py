@@ -21,6 +21,7 @@ from jupyter_mgpu.clusters.commands import python_of, slurm_words
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.on_engine import orders as folded
+from jupyter_mgpu.transport import quiet_log
 from jupyter_mgpu.transport.launch_sets import SetLauncher, launch_environment
 from jupyter_mgpu.transport.placement import Order
 from jupyter_mgpu.transport.slurm_job import SlurmJob
@@ -133,6 +134,7 @@ class SlurmLauncher(SetLauncher):
                 batch_file_name=str(Path(folder) / "engines.sbatch"),
                 namespace={"gpus": self._num_gpus},
                 profile_dir=folder,
+                log=quiet_log.LOG,
                 output_file=self._log("%j"),
                 engine_cmd=[python_of(self._cluster)],
                 engine_args=list(orders[0].command),

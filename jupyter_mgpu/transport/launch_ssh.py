@@ -14,6 +14,7 @@ from ipyparallel.cluster.shellcmd import ShellCommandSend
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import HostUnreachableError, PoolStartError
 from jupyter_mgpu.on_engine import lifeline, orders
+from jupyter_mgpu.transport import quiet_log
 from jupyter_mgpu.transport.placement import Order
 from jupyter_mgpu.transport.ssh_connection import CONNECTION_LOST, SshConnection
 
@@ -84,6 +85,7 @@ class SshLauncher:
             engine_cmd=[self._python, *order.command],
             environment=orders.fold([environment]),
             to_send=[],
+            log=quiet_log.LOG,
         )
         try:
             launcher.start()

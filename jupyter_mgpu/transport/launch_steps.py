@@ -16,7 +16,7 @@ from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.on_engine import orders as folded
 from jupyter_mgpu.on_engine import scheduled_gpus
 from jupyter_mgpu.on_engine.launcher_names import tells_a_rank
-from jupyter_mgpu.transport import slurm_queue
+from jupyter_mgpu.transport import quiet_log, slurm_queue
 from jupyter_mgpu.transport.launch_sets import SetLauncher, launch_environment
 from jupyter_mgpu.transport.placement import Order
 
@@ -164,6 +164,7 @@ class StepLauncher(SetLauncher):
             engine_cmd=[python_of(self._cluster)],
             engine_args=list(first.command),
             profile_dir=str(self._folder),
+            log=quiet_log.LOG,
             output_file=str(self._folder / f"{first.rank}.{first.number}.log"),
             environment={**launch_environment(self._cluster), **starter.environment, **own},
         )
@@ -247,7 +248,8 @@ class Step:
             if waiting and loop.time() > deadline_s:
                 raise PoolStartError(
                     f"{len(waiting)} of {self._size} engines did not begin within {timeout_s:g} s "
-                    f"of {self._starter.program}.{self._last_words()}"
+                    f"of {self._starter.program}. Try `{self._launcher.engine_cmd[0]} -c 'import "
+                    f"jupyter_mgpu'` where they are to run.{self._last_words()}"
                 )
 
     def _last_words(self) -> str:
