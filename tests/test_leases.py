@@ -1,5 +1,6 @@
 """Who holds which GPU: records that live as long as their holders, across processes and users."""
 
+import fcntl
 import gc
 import json
 import os
@@ -192,6 +193,15 @@ def test_reading_by_many_at_once_never_makes_a_dead_lease_look_alive(book):
         thread.join(60)
 
     assert seen == []
+
+
+def test_a_reader_that_takes_its_time_makes_no_dead_lease_look_alive(book):
+    process, path = start(CLAIM, str(book.folder))
+    end(process)
+
+    with Path(path).open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        assert book.live() == []
 
 
 def test_only_one_pool_chooses_at_a_time(book):

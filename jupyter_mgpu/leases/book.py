@@ -41,7 +41,7 @@ class LeaseBook:
         suspects = [path for path in self._records() if not locks.remove_if_dead(path)]
         if not suspects:
             return []
-        # Another reader probes by a short exclusive lock, which looks like a live lease.
+        # A lock of another reader that ended between two looks at it is like that of a live lease.
         time.sleep(_PROBE_PAUSE_S)
         leases = (read_lease(path) for path in suspects if not locks.remove_if_dead(path))
         return sorted((lease for lease in leases if lease), key=lambda lease: lease.started)

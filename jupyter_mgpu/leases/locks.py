@@ -100,7 +100,8 @@ def remove_if_dead(path: Path) -> bool:
         return True
     try:
         if not _try_lock(descriptor, fcntl.LOCK_EX):
-            return False
+            # Who is alive shares the lock: where that cannot be, another reader has found it dead.
+            return not _try_lock(descriptor, fcntl.LOCK_SH)
         if _is_still_at(path, descriptor):
             with contextlib.suppress(OSError):
                 path.unlink()
