@@ -167,9 +167,15 @@ def test_a_page_is_sent_the_state_when_it_asks_for_a_view_and_when_it_changes(
 
 
 def test_a_hidden_page_is_sent_nothing_until_it_is_back(page: FrontEnd) -> None:
-    comm = page.open_view(view_of(page.run("pool"))["id"])
+    view_id = view_of(page.run("pool"))["id"]
+    comm = page.open_view(view_id)
     page.wait_for(lambda: page.said(comm, "state"), "the first state")
-    page.send(comm, visible=False)
+    page.send(comm, visible=False)  # it is read beside the cells
+    page.run(
+        "from jupyter_mgpu.widgets.registry import views\n"
+        f"host = views.find({view_id!r})._hosts[-1]\n"
+        "while host.is_watched(time.monotonic()): time.sleep(0.02)"
+    )
     page.run("task = mgpu.parfeval(time.sleep, 60)")
     page.messages.clear()
 

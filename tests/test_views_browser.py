@@ -172,16 +172,19 @@ def test_a_pool_is_stopped_while_a_cell_runs_and_leaves_its_last_state(
     (lab.folder / "go3").touch()
     page.wait_for_end(2)
     playwright.expect(page.run_to_end(3)).to_contain_text("False")
-    page.command("docmanager:save")
-    saved = saved_outputs(lab.folder / "stop.ipynb", 1, has="final")
+    saved = saved_outputs(page, lab.folder / "stop.ipynb", 1, has="final")
     assert WIDGET not in saved
     assert "stopped" in "".join(saved["text/html"])
 
 
-def saved_outputs(path: Path, cell: int, has: str) -> dict[str, Any]:
-    """The MIME bundle of a cell's last output in the file, once it holds some text."""
+def saved_outputs(page: LabPage, path: Path, cell: int, has: str) -> dict[str, Any]:
+    """Save until a cell's last output in the file holds some text; returns its MIME bundle.
+
+    The kernel may send it a moment after the cell has ended.
+    """
 
     def is_saved() -> bool:
+        page.command("docmanager:save")
         outputs = json.loads(path.read_text())["cells"][cell]["outputs"]
         return bool(outputs) and has in json.dumps(outputs[-1])
 
@@ -193,8 +196,7 @@ def test_a_page_that_is_loaded_again_shows_the_view_live(lab: Lab, open_notebook
     page = open_notebook("reload.ipynb", ["task = mgpu.parfeval(count, 'never')\n%tasks --live"])
     page.run_to_end(0)
     page.run_to_end(1)
-    page.command("docmanager:save")
-    saved_outputs(lab.folder / "reload.ipynb", 1, has="text/html")
+    saved_outputs(page, lab.folder / "reload.ipynb", 1, has="text/html")
 
     page.reload()
 
@@ -229,7 +231,9 @@ def test_a_view_that_is_scrolled_out_and_back_moves_on_and_asks_only_once(
         page.run_to_end(0)
         view = page.run_to_end(1).locator(VIEW)
         playwright.expect(view).to_contain_text(VALUE)
-        before = page.run_to_end(2).inner_text()
+        asked = page.run_to_end(2)
+        playwright.expect(asked).to_contain_text("hosts")
+        before = asked.inner_text()
 
         page.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTo(0, 1e6)")
         playwright.expect(view).to_be_hidden()
@@ -238,7 +242,7 @@ def test_a_view_that_is_scrolled_out_and_back_moves_on_and_asks_only_once(
         playwright.expect(view).to_contain_text(VALUE)
         value = value_of(view)
         wait_until(lambda: value_of(view) > value + 5, 60, "the view's news")
-        assert page.run_to_end(2).inner_text() == before
+        playwright.expect(page.run_to_end(2)).to_have_text(before, use_inner_text=True)
         assert page.errors == []
         page.page.close()
 
@@ -253,8 +257,7 @@ def test_notebook_7_shows_a_view_again_after_a_reload_and_saves_no_widget(
         page = LabPage(tab, lab.page("notebooks/seven.ipynb"))
         page.run_to_end(0)
         playwright.expect(page.run_to_end(1).locator(VIEW)).to_contain_text(VALUE)
-        page.command("docmanager:save")
-        assert WIDGET not in saved_outputs(tmp_path / "seven.ipynb", 1, has="text/html")
+        assert WIDGET not in saved_outputs(page, tmp_path / "seven.ipynb", 1, has="text/html")
 
         page.reload()
 
@@ -271,8 +274,7 @@ def test_two_browsers_show_the_same_view_and_either_has_the_buttons(
     first = open_notebook("two.ipynb", ["task = mgpu.parfeval(count, 'never')\n%tasks --live"])
     first.run_to_end(0)
     first.run_to_end(1)
-    first.command("docmanager:save")
-    saved_outputs(lab.folder / "two.ipynb", 1, has="text/html")
+    saved_outputs(first, lab.folder / "two.ipynb", 1, has="text/html")
 
     second = open_notebook("two.ipynb")
     views = [page.output(1).locator(VIEW) for page in (first, second)]
@@ -490,10 +492,9 @@ def test_a_saved_notebook_is_readable_without_a_kernel(lab: Lab, open_notebook: 
     )
     for number in range(4):
         page.run_to_end(number)
-    page.command("docmanager:save")
     path = lab.folder / "saved.ipynb"
-    saved_outputs(path, 2, has="stopped")
-    saved_outputs(path, 1, has="its last line")
+    saved_outputs(page, path, 2, has="stopped")
+    saved_outputs(page, path, 1, has="its last line")
     (lab.folder / "again.ipynb").write_text(without_kernel(path))
 
     opened = page.page.context.new_page()
@@ -523,9 +524,7 @@ def test_after_a_kill_the_saved_notebook_holds_the_last_state(lab: Lab, open_not
     page.run(2)
     playwright.expect(view).to_contain_text(re.compile("not live", re.IGNORECASE))
 
-    page.command("docmanager:save")
-
-    saved = saved_outputs(lab.folder / "killed.ipynb", 1, has="running")
+    saved = saved_outputs(page, lab.folder / "killed.ipynb", 1, has="running")
     assert saved["application/vnd.jupyter-mgpu.view.v1+json"]["kind"] == "tasks"
     assert "Tasks: 1 running" in "".join(saved["text/html"])
     assert WIDGET not in saved
@@ -543,9 +542,8 @@ def test_a_live_view_that_was_saved_reads_well_in_a_page_without_its_kernel(
     view = page.run_to_end(1).locator(VIEW)
     page.run_to_end(2)
     wait_until(lambda: value_of(view) > 20, 60, "the view's news")
-    page.command("docmanager:save")
     path = lab.folder / "live.ipynb"
-    saved_outputs(path, 2, has="engines")
+    saved_outputs(page, path, 2, has="engines")
     playwright.expect(view).to_contain_text("running")  # what is on the screen is not touched
 
     (lab.folder / "later.ipynb").write_text(without_kernel(path))
@@ -555,10 +553,10 @@ def test_a_live_view_that_was_saved_reads_well_in_a_page_without_its_kernel(
     opened.locator(".jp-Dialog").get_by_text("No Kernel", exact=True).last.click()
 
     notebook = opened.locator(".jp-Notebook")
-    is_trusted = "() => jupyterapp.shell.currentWidget.content.widgets[1].model.trusted"
-    assert opened.evaluate(is_trusted) is False  # it is another file than the one that was signed
     playwright.expect(notebook).to_contain_text("1 running")
     playwright.expect(notebook).to_contain_text(re.compile("2 engines, busy|busy 2/2"))
+    is_trusted = "() => jupyterapp.shell.currentWidget.content.widgets[1].model.trusted"
+    assert opened.evaluate(is_trusted) is False  # it is another file than the one that was signed
     playwright.expect(notebook).not_to_contain_text("model not found")
 
 
@@ -568,9 +566,8 @@ def test_what_ended_while_its_page_was_closed_is_final_when_it_opens_again(
     page = open_notebook("back.ipynb", ["task = mgpu.parfeval(count, 'end2')\n%tasks --live\ntask"])
     page.run_to_end(0)
     page.run_to_end(1)
-    page.command("docmanager:save")
     path = lab.folder / "back.ipynb"
-    saved_outputs(path, 1, has="running")
+    saved_outputs(page, path, 1, has="running")
     page.page.goto("about:blank")
     (lab.folder / "end2").touch()
 
@@ -579,12 +576,7 @@ def test_what_ended_while_its_page_was_closed_is_final_when_it_opens_again(
 
     shown = page.output(1).locator(".jp-OutputArea-child").last
     playwright.expect(shown).to_contain_text("finished")
-    # The kernel's last bundle comes a moment after its last state.
-    cell = "jupyterapp.shell.currentWidget.content.widgets[1]"
-    in_page = f"() => JSON.stringify({cell}.model.outputs.toJSON())"
-    wait_until(lambda: '"final":true' in page.page.evaluate(in_page), 60, "the last bundle")
-    page.command("docmanager:save")
-    saved = saved_outputs(path, 1, has='"final": true')
+    saved = saved_outputs(page, path, 1, has='"final": true')
     assert WIDGET not in saved
     assert "finished" in "".join(saved["text/html"])
 
@@ -605,9 +597,7 @@ def test_a_notebook_that_saves_its_widgets_holds_their_code_once(
         for number in range(6):
             page.run_to_end(number)
         playwright.expect(page.page.locator(VIEW)).to_have_count(5)
-        page.command("docmanager:save")
-
-        saved_outputs(tmp_path / "widgets.ipynb", 5, has="text/html")
+        saved_outputs(page, tmp_path / "widgets.ipynb", 5, has="text/html")
         text = (tmp_path / "widgets.ipynb").read_text()
         assert "widget-state+json" in text
         assert code < len(text) < 1.3 * code + 5 * 15_000
