@@ -29,6 +29,7 @@ class RunningServer:
     def __init__(self, process: "subprocess.Popen[bytes]", url: str) -> None:
         self.process = process
         self.url = url
+        self.streams: list[websocket.WebSocket] = []
 
     def request(self, path: str, body: Any = None, method: str | None = None) -> Any:
         """Ask, and return the JSON answer; an error status raises."""
@@ -46,11 +47,13 @@ class RunningServer:
         return self.request("jupyter-mgpu/snapshot")["sections"]
 
     def stream(self) -> websocket.WebSocket:
-        """Open the stream."""
+        """Open the stream; it is closed with the server."""
         address = self.url.replace("http:", "ws:")
-        return websocket.create_connection(
+        opened = websocket.create_connection(
             f"{address}jupyter-mgpu/stream?token={TOKEN}", timeout=20, suppress_origin=True
         )
+        self.streams.append(opened)
+        return opened
 
     def end(self) -> int:
         """Ask it to end, and return its exit code."""
@@ -97,6 +100,8 @@ def running_server(
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             process.wait(END_S)
+            for opened in server.streams:
+                opened.shutdown()
 
 
 def _answers(server: RunningServer) -> bool:

@@ -234,6 +234,7 @@ def test_a_pool_is_stopped_without_a_word_in_the_notebook(api, stream, fresh):
     client.read_until(lambda _: pool.id not in client.sections["pools"])
     assert not any(is_alive(engine.pid) for engine in pool.engines)
     assert api("POST", f"pools/{pool.id}/stop").code == 404
+    fresh.check("import time\nwhile mgpu.current_pool(): time.sleep(0.02)")  # told a moment later
     cell = fresh.check("print(mgpu.current_pool())")
     assert cell.stdout.strip() == "None"
     assert "Traceback" not in cell.text
@@ -242,7 +243,7 @@ def test_a_pool_is_stopped_without_a_word_in_the_notebook(api, stream, fresh):
 def test_a_stopped_kernel_is_told_as_silent_and_reached_by_signal(api, fresh, nb):
     pool, other = pool_of(fresh), pool_of(nb)
     fresh.check("import time\nslept = mgpu.parfeval(time.sleep, 600, name='slept')")
-    api.wait_until(lambda shown: tasks_of(shown, pool.id)["slept"]["state"] == "running")
+    api.wait_until(lambda shown: running_task(shown, pool.id, "slept"))
     os.kill(fresh.pid, signal.SIGSTOP)
     try:
         shown = api.wait_until(
