@@ -19,7 +19,7 @@ from far_pools import Loopback, far_pool, mixed_plans
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
-from jupyter_mgpu.errors import EngineDiedError, OwnerError
+from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import encode
@@ -242,9 +242,16 @@ def test_a_kernel_that_holds_the_gil_for_long_loses_no_engine(far: Pool) -> None
     assert [engine.starts for engine in far.engines] == starts
 
 
-def test_pool_client_is_refused_in_one_line(far: Pool) -> None:
-    with pytest.raises(OwnerError, match="engines on other hosts"):
-        _ = far.client
+def test_pool_client_reaches_engines_elsewhere_over_encrypted_and_signed_connections(
+    far: Pool,
+) -> None:
+    client = far.client
+
+    assert client.ids == [0, 1]
+    assert client[:].apply_sync(os.getpid) == [engine.pid for engine in far.engines]
+    assert client.curve_serverkey
+    assert client.session.key
+    assert mgpu.spmd(lambda: 1)[1] == 1  # and the pool's own connections are as before
 
 
 def test_what_is_sent_after_the_end_goes_nowhere() -> None:

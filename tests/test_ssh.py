@@ -19,7 +19,7 @@ from ssh_hosts import ADDRESS, Host, Hosts
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import TrainingOptions, train
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
-from jupyter_mgpu.errors import CollectiveError, EngineDiedError, PoolStartError
+from jupyter_mgpu.errors import CollectiveError, EngineDiedError, OwnerError, PoolStartError
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
 
@@ -342,8 +342,44 @@ def test_a_python_without_the_package_or_of_another_version_is_refused(
             mgpu.parpool(cluster=wrong, name="wrong")
 
 
+CLIENT = """
+import os, socket, time
+from pathlib import Path
+from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+import jupyter_mgpu as mgpu
+hosts = tuple(HostDescription(n, n, gpus="none", engines=1) for n in ("hosta", "hostb"))
+options = SshOptions(config=Path({config!r}))
+cluster = ClusterDescription("lab", "ssh", hosts=hosts, options=options)
+with mgpu.parpool(1, cluster=cluster) as pool:
+    client = pool.client
+    assert client.ids == [0]
+    mgpu.parpool(2)
+    assert pool.client.ids == [0, 1]
+    assert client[:].apply_sync(socket.gethostname) == ["hosta", "hostb"]
+    pool.restart([1])
+    while not (pool.engines[1].starts == 1 and pool.engines[1].state == "idle"): time.sleep(.05)
+    assert pool.client.ids == [0, 1]
+    assert client[:].apply_sync(os.getpid) == [engine.pid for engine in pool.engines]
+    mgpu.parpool(1)
+    while client.ids != [0]: time.sleep(.05)
+"""
+
+
+def test_pool_client_reaches_all_hosts_also_after_a_replacement_and_another_size(
+    ssh_hosts: Hosts,
+) -> None:
+    script = CLIENT.format(config=str(ssh_hosts.config))
+    command = [sys.executable, "-c", script]  # this process has sockets outside of the namespace
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_everything_goes_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:
     with opened(describe(ssh_hosts, tunnel=True), name="tunnel") as pool:
+        with pytest.raises(OwnerError, match="ports of their own"):
+            _ = pool.client
         assert list(mgpu.spmd(socket.gethostname)) == ["hosta", "hostb"]
         with pytest.raises(CollectiveError, match="through ssh only"):
             mgpu.spmd(sum_over_ranks)

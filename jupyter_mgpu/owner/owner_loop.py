@@ -171,8 +171,8 @@ class OwnerLoop:
 
     def _invite(self, engine: EngineRecord) -> None:
         """Have an engine join ipyparallel's controller, if there is one."""
-        if (file := self.cluster.engines_file) is not None:
-            self._switchboard.ask(Future(), engine, "join", {"file": str(file)})
+        if (connection := self.cluster.connection) is not None:
+            self._switchboard.ask(Future(), engine, "join", {"connection": connection})
 
     def expect_collectives(self) -> None:
         """Start the store of the rendezvous before the first group needs it."""
@@ -311,6 +311,7 @@ class OwnerLoop:
         async with self._resizing:
             for engine in [e for e in self.engines.values() if e.rank >= size]:
                 self._room.dismiss(engine)
+                self.cluster.unregister(engine.rank)
                 why = f"The engine of rank {engine.rank} was ended: the pool has {size} engines."
                 self._lose(engine, Death(why, None, is_replaced=True))
             self.scheduler.on_new_world()
@@ -323,12 +324,13 @@ class OwnerLoop:
             How many will at once: the others first end what they run.
 
         Raises:
-            OwnerError: If engines run on other hosts, where the controller is not reached.
+            OwnerError: If hosts reach this one through ssh only, and so no port of its own.
         """
-        if self._far is not None:
+        cluster, is_local = self.plan.cluster, self.plan.rendezvous.address.startswith("127.")
+        if cluster is not None and cluster.kind == "ssh" and is_local:
             raise OwnerError(
-                "pool.client and %%px reach engines of this machine only, but this pool has "
-                "engines on other hosts. Use %%spmd or parfeval."
+                "pool.client and %%px need ports of their own, but hosts of this pool reach the "
+                "notebook's machine through ssh only. Use %%spmd or parfeval."
             )
         await self.cluster.ensure_controller()
         engines = [engine for engine in self.engines.values() if engine.is_alive]

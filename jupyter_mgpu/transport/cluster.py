@@ -26,7 +26,6 @@ CONTROLLER_ARGS = [
     # Threads instead of one process for each scheduler, and no database of all results.
     "--IPController.use_threads=True",
     "--nodb",
-    "--ip=127.0.0.1",
     "--log-level=ERROR",
 ]
 
@@ -77,7 +76,7 @@ class PoolCluster:
             cluster_file="",  # would be written again by a late callback, after the clean-up
             shutdown_atexit=False,
             send_engines_connection_env=False,  # they run before there is a controller
-            controller_args=CONTROLLER_ARGS,
+            controller_args=[*CONTROLLER_ARGS, *_listening(far)],
             engines=PoolEngineSetLauncher,
         )
 
@@ -98,10 +97,13 @@ class PoolCluster:
         return controller.pid if is_running else None
 
     @property
-    def engines_file(self) -> Path | None:
-        """The controller's connection file, which engines join it with; None when none runs."""
+    def connection(self) -> dict[str, Any] | None:
+        """What engines join the controller with; None when none runs."""
         file = self._security() / f"ipcontroller-{self._cluster.cluster_id}-engine.json"
-        return file if self.controller_pid is not None and file.exists() else None
+        if self.controller_pid is None or not file.exists():
+            return None
+        connection: dict[str, Any] = json.loads(file.read_text())
+        return connection
 
     async def ensure_controller(self) -> None:
         """Start a controller if none runs; engines do not join it before they are asked to."""
@@ -210,8 +212,8 @@ class PoolCluster:
 
     def unregister(self, rank: int) -> None:
         """Tell ipyparallel's hub that the engine of a rank has ended."""
-        if (file := self.engines_file) is not None:
-            hub.unregister(file, rank)
+        if (connection := self.connection) is not None:
+            hub.unregister(connection, rank)
 
     def output_of(self, rank: int) -> Path:
         """Return the file that an engine's process writes to before its output is captured."""
@@ -246,6 +248,13 @@ class PoolCluster:
                 await asyncio.sleep(0.005)
         for launcher in self._launchers:
             await launcher.close()
+
+
+def _listening(far: FarPort | None) -> list[str]:
+    """Say where the controller listens: in the open only to who has its key."""
+    if far is None:
+        return ["--ip=127.0.0.1"]
+    return [f"--ip={far.address}", "--IPController.enable_curve=True"]
 
 
 def _python(module: str, *flags: str) -> list[str]:

@@ -31,6 +31,7 @@ class FarPort:
         loop: The owner's event loop.
 
     Attributes:
+        address: Likewise.
         url: Where it listens.
         keys: What a client must know.
         listener: Takes the parts of what engines say; the first is the connection's name.
@@ -39,6 +40,7 @@ class FarPort:
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         keys = curve.make_keys()
+        self.address = address
         self.keys = keys.for_clients
         self.listener: Listener = lambda _parts: None
         self.guard_listener: Callable[[str, Header], None] = lambda _engine, _header: None

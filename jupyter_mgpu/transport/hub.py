@@ -1,36 +1,37 @@
 """Speaks to ipyparallel's hub in an engine's name."""
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
+from jupyter_mgpu import curve
+
 LINGER_MS = 1000
 
 
-def unregister(connection_file: Path, engine_id: int) -> None:
+def unregister(connection: Mapping[str, Any], engine_id: int) -> None:
     """Tell the hub that an engine has ended, as the engine's nanny would.
 
     Else the hub finds out by missed heartbeats, in 10 s; until then `pool.client` waits for the
     dead engine, and the new one of the same rank does not get its number.
 
     Args:
-        connection_file: The controller's file for engines.
+        connection: What engines join the controller with.
         engine_id: The engine's number, which is its rank.
     """
-    try:
-        info = json.loads(connection_file.read_text())
-    except (OSError, ValueError):
-        return  # no controller: nobody waits
     session = Session(
-        key=info["key"].encode(),
-        signature_scheme=info["signature_scheme"],
-        packer=info["pack"],
-        unpacker=info["unpack"],
+        key=connection["key"].encode(),
+        signature_scheme=connection["signature_scheme"],
+        packer=connection["pack"],
+        unpacker=connection["unpack"],
     )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     with context.socket(zmq.DEALER) as socket:
         socket.linger = LINGER_MS
-        socket.connect(f"{info['interface']}:{info['registration']}")
+        if (server_key := connection.get("curve_serverkey")) is not None:
+            keys = (server_key.encode(), *zmq.curve_keypair())
+            curve.use_client_keys(socket, b" ".join(keys).decode())
+        socket.connect(f"{connection['interface']}:{connection['registration']}")
         session.send(socket, "unregistration_request", content={"id": engine_id})

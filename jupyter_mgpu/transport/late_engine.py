@@ -1,11 +1,12 @@
 """An ipyparallel engine that needs no controller before somebody wants one."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import zmq
 from ipyparallel.engine.app import IPEngine
+
+from jupyter_mgpu import curve
 
 PORTS = ("registration", "mux", "task", "control", "iopub", "hb_ping", "hb_pong")
 NOWHERE = {
@@ -45,19 +46,21 @@ class LateEngine(IPEngine):
     def start_heartbeat(self, *_args: Any) -> None:
         """Start none: nobody listens yet."""
 
-    def join(self, file: str) -> None:
+    def join(self, connection: dict[str, Any]) -> None:
         """Register with a controller as soon as the main thread is free; any thread may call it.
 
         Args:
-            file: The controller's connection file for engines.
+            connection: What the controller's connection file for engines holds.
         """
-        self.loop.asyncio_loop.call_soon_threadsafe(self._join, file)
+        self.loop.asyncio_loop.call_soon_threadsafe(self._join, connection)
 
-    def _join(self, file: str) -> None:
-        info = json.loads(Path(file).read_text())
+    def _join(self, info: dict[str, Any]) -> None:
         if info == self.connection_info:
             return
         self.connection_info = info
+        self.curve_serverkey = (info.get("curve_serverkey") or "").encode()
+        if self.curve_serverkey:
+            self._ensure_curve_keypair()
         self.session.key = info["key"].encode()
         url = {name: f"{info['interface']}:{info[name]}" for name in PORTS}
         broadcast = info["broadcast"][self.id % len(info["broadcast"])]
@@ -66,6 +69,7 @@ class LateEngine(IPEngine):
             self.registrar.close(linger=0)
         self.registrar = self.context.socket(zmq.DEALER)
         self.registrar.identity = self.bident
+        self._secure(self.registrar)
         self.registrar.connect(url["registration"])
         request = {"uuid": self.ident, "id": self.id}
         self.session.send(self.registrar, "registration_request", request)
@@ -82,6 +86,13 @@ class LateEngine(IPEngine):
         """Connect a socket to a controller, and to no earlier one."""
         for url in self._urls.pop(socket, ()):
             socket.disconnect(url)  # the new peer has the name of the old one
+        self._secure(socket)
         for url in urls:
             socket.connect(url)
         self._urls[socket] = urls
+
+    def _secure(self, socket: "zmq.Socket[bytes]") -> None:
+        """Have a socket use the controller's key, if it has one."""
+        if self.curve_serverkey:
+            keys = (self.curve_serverkey, self.curve_publickey, self.curve_secretkey)
+            curve.use_client_keys(socket, b" ".join(keys).decode())
