@@ -83,14 +83,18 @@ class KeptLoop(TaskFuture):
     Args:
         part_of: What its parts say of it.
         created: When it was made.
+        ends_early: Whether the first error ends the other parts. Not where it is brought back:
+            who looks at a loop must not end it.
 
     Attributes:
         parts: What there is of it: futures, and records of those that ended before.
         companions: What its items need in this kernel until they have run.
     """
 
-    def __init__(self, part_of: Mapping[str, Any], created: datetime) -> None:
+    def __init__(self, part_of: Mapping[str, Any], created: datetime, *, ends_early: bool) -> None:
         super().__init__(part_of["loop"], part_of["name"], _Control(self), created)
+        self._ends_early = ends_early
+        self._error: BaseException | None = None
         self.parts: list[Part] = []
         self.companions: list[Any] = []
         self._total: int = part_of["total"]
@@ -114,7 +118,7 @@ class KeptLoop(TaskFuture):
         return [part for part in parts if not part.done()]
 
     def take(self, part: Part) -> None:
-        """Take what a part has given; the first error ends the loop, unless they are collected."""
+        """Take what a part has given; the first error is the loop's, unless they are collected."""
         first = _first(part)
         try:
             for index, (record, packed) in enumerate(part.result(), start=first):
@@ -125,12 +129,14 @@ class KeptLoop(TaskFuture):
                     self._values[index] = failures.rebuild(record, frames, part.rank or 0, "")
         except BaseException as error:  # noqa: BLE001 - becomes the loop's
             if isinstance(error, CancelledError) or not self._collects:
-                self._end_with(error)
+                self._error = self._error or error
             else:  # an engine that died: in the place of all that it had
                 size = (part.part or {})["size"]
                 for index in range(first, first + size):
                     self._values.setdefault(index, error)
         self.progress = len(self._values) / self._total if self._total else None
+        if self._error is not None and self._ends_early:
+            self._end_with(self._error)
 
     def _end_with(self, error: BaseException) -> None:
         if self.done():
@@ -144,7 +150,9 @@ class KeptLoop(TaskFuture):
     def complete(self) -> None:
         """Take note that all parts were taken."""
         unsent = self._total - sum((part.part or {})["size"] for part in self.parts)
-        if unsent:
+        if self._error is not None:
+            self._end_with(self._error)
+        elif unsent:
             text = f"The kernel of the loop {self.name!r} ended before it had sent all items"
             error = MgpuError(f"{text}: {unsent} of {self._total} are missing in `results`.")
             self._end_with(error)
@@ -221,7 +229,7 @@ def start(
         total=len(items),
         collects=wish.collects,
     )
-    loop = KeptLoop(part_of, datetime.now(UTC))
+    loop = KeptLoop(part_of, datetime.now(UTC), ends_early=True)
     loop.companions = companions
     submission.open_loop(loop)
     for first in range(0, len(items), size):
@@ -254,7 +262,7 @@ def bring_back(parts: Sequence[Part], pool: Pool | None) -> KeptLoop:
         parts: All that there is of it: futures, and records.
         pool: That of the futures, None if there are none.
     """
-    loop = KeptLoop(parts[0].part or {}, datetime.now(UTC))
+    loop = KeptLoop(parts[0].part or {}, datetime.now(UTC), ends_early=False)
     loop.parts += parts
     for part in parts:
         if not isinstance(part, TaskFuture):

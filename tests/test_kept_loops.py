@@ -1,0 +1,85 @@
+"""Loops that are divided into tasks: they are put together again, and a look ends nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_mgpu import kept_loops
+from jupyter_mgpu.futures import CancelledError, TaskFuture
+from jupyter_mgpu.on_engine.loop_parts import run_part, wrap
+from jupyter_mgpu.pool import Pool
+from notebooks import wait_for_file, wait_until
+
+
+def submit(pool: Pool, function: Any, first: int, items: list[Any], total: int) -> TaskFuture:
+    key = f"{function.__name__}-{total}"  # engines keep the function of a loop by it
+    part_of = kept_loops.PartOf(
+        loop=key, name="scan", first=first, size=len(items), total=total, collects=False
+    )
+    packed = [wrap((item,)) for item in items]
+    arguments = (key, wrap(function), first, packed, None)
+    return pool.submit_task(run_part, arguments, {"collects": False}, part=part_of)
+
+
+def test_an_error_of_a_loop_that_is_brought_back_leaves_the_other_parts_alone(
+    pool: Pool, tmp_path: Path
+) -> None:
+    go, begun = tmp_path / "go", tmp_path / "begun"
+
+    def item(index: int) -> int:
+        import time
+
+        if index == 0:
+            raise LookupError("on purpose")
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.01)
+        return index
+
+    fails, waits = submit(pool, item, 0, [0], 2), submit(pool, item, 1, [1], 2)
+    wait_for_file(begun)
+    assert isinstance(fails.exception(20), LookupError)
+
+    loop = kept_loops.bring_back([fails, waits], pool)
+
+    wait_until(lambda: loop.running() or waits.running(), 10)
+    assert not loop.done()
+    go.touch()
+    with pytest.raises(LookupError, match="on purpose") as caught:
+        loop.result(20)
+    assert caught.value.results == {1: 1}
+    assert waits.result() is not None
+
+
+def test_a_loop_that_was_not_sent_to_its_end_says_so(pool: Pool) -> None:
+    part = submit(pool, abs, 0, [-1, -2], 5)
+
+    loop = kept_loops.bring_back([part], pool)
+
+    assert "3 of 5 are missing" in str(loop.exception(20))
+    assert loop.results == {0: 1, 1: 2}
+
+
+def test_a_loop_that_is_asked_to_stop_keeps_what_was_finished(pool: Pool, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def item(index: int) -> int:
+        import time
+
+        from jupyter_mgpu import stop_requested
+
+        while index and not stop_requested():
+            begun.touch()
+            time.sleep(0.01)
+        return index
+
+    wish = kept_loops.LoopWish("stopped", 9, seed=None, chunk=3, workers=1, collects=False)
+    loop = kept_loops.start(pool, item, [range(9)], wish)
+    wait_for_file(begun)
+
+    loop.request_stop()
+
+    with pytest.raises(CancelledError):
+        loop.result(20)
+    assert loop.results == {0: 0, 1: 1}
