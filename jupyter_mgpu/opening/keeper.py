@@ -35,7 +35,6 @@ from jupyter_mgpu.transport.cluster import own_path
 ORDER = "order.pickle"
 """In the pool's folder: what the kernel has asked for."""
 LEASE_END_S = 1.0
-UNDO_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,8 @@ class Keeper:
         both: list[asyncio.Future[Any]] = [choosing, hearing]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         try:
-            if not choosing.done():  # the kernel has ended, or was stopped
-                # Leases and connections end with this process; what lies in folders does not.
-                await asyncio.wait([choosing], timeout=UNDO_S)
-                return
+            if not choosing.done():
+                return  # the kernel has ended, or was stopped: leases end with this process
             chosen = choosing.result()
         except BaseException as error:  # noqa: BLE001 - the kernel gets it
             self._kernels.tell_first({"op": "failed", "error": describe_error(error)})
