@@ -75,7 +75,8 @@ def test_slurm_options_and_a_template_beside_the_file(home: Path) -> None:
     (home / "project" / "job.sh").write_text("#!/bin/sh\nexec srun {program_and_args}\n")
     (home / "project" / PROJECT_FILE).write_text(
         '[big]\nkind = "slurm"\npartition = "gpu"\naccount = "ab12"\nqos = "high"\n'
-        'time = "2:00:00"\noptions = ["--exclusive"]\ntemplate = "job.sh"\nsubmit = "sbatch"\n'
+        'time = "2:00:00"\noptions = ["--ntasks-per-node=2"]\ntemplate = "job.sh"\n'
+        'submit = "sbatch"\n'
     )
 
     assert clusters.find("big").options == SlurmOptions(
@@ -83,7 +84,7 @@ def test_slurm_options_and_a_template_beside_the_file(home: Path) -> None:
         account="ab12",
         qos="high",
         time="2:00:00",
-        options=("--exclusive",),
+        options=("--ntasks-per-node=2",),
         template="#!/bin/sh\nexec srun {program_and_args}\n",
         submit="sbatch",
     )
@@ -172,6 +173,8 @@ WRONG = {
     '[x]\nkind = "slurm"\nsubmit = "sbach"': r'"auto", "sbatch", "srun".*Did you mean \'sbatch\'',
     '[x]\nkind = "slurm"\noptions = "--exclusive"': r"a list of texts is needed",
     '[x]\nkind = "slurm"\npartition = "gpu\\n#SBATCH"': r"on one line",
+    SLURM + 'options = ["-N2", "--ntasks=8"]': r'"--ntasks=8", but the number .* %parpool 4',
+    SLURM + 'options = ["-n", "8"]': r'options = "-n", but the number of tasks',
     SLURM + r'template = "#!/bin/sh\nexit 3\n"': r"it starts no engines.*srun {program_and_args}",
     SLURM + r'template = "#!/bin/sh\nsrun {program}_and {arg}\n"': r"{arg} in it is none of {n}",
     SLURM + r'template = "#!/bin/sh\ncd ${HOME}\nsrun {program_and_args}"': r"twice: \${{A}}",

@@ -1,5 +1,6 @@
 """Turns one table of a clusters file into a description."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -19,6 +20,7 @@ from jupyter_mgpu.clusters.records import (
 from jupyter_mgpu.clusters.values import Place, Reader
 from jupyter_mgpu.errors import ClusterError
 
+_NUMBER_OF_TASKS = re.compile(r"-n.*|--ntasks(=.*)?")
 LOCAL_HOST = "local"
 """The host of this name is the kernel's own, so that pools may have ranks here and elsewhere."""
 
@@ -165,6 +167,10 @@ def _options(
         trouble = templates.trouble_of(given["template"]) if template is not None else None
         if trouble is not None:
             place.within("template").refuse(template, trouble)
+        for word in given.get("options", ()):
+            if _NUMBER_OF_TASKS.fullmatch(word):
+                allowed = "the number of tasks is that of engines, as in %parpool 4"
+                place.within("options").refuse(word, allowed)
         return SlurmOptions(**given)
     return MpiOptions(**given) if kind == "mpi" else LauncherOptions(**given)
 
