@@ -254,7 +254,7 @@ class Kernels:
         return asyncio.wrap_future(future)
 
     async def _controller(self) -> tuple[str, int]:
-        number = await self.core.ensure_controller()
+        number = await self.core.controller.ensure()
         return str(self.core.plan.folder), number
 
     def _answer(self, frames: list[Frame], engine: str, header: Header) -> None:

@@ -285,7 +285,8 @@ class EngineRoom:
 
     def dismiss(self, engine: EngineRecord) -> None:
         """End an engine that gets no successor."""
-        self.engines.pop(engine.rank, None)
+        if self.engines.pop(engine.rank, None) is not None:
+            self._cluster.unregister(engine.rank)
         self._numbers[engine.rank] = engine.number + 1
         if (job := self._jobs.pop(engine, None)) is not None:
             job.cancel()

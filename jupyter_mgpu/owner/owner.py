@@ -148,11 +148,11 @@ class Owner:
 
     def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:
         """Add engines; the future is done when they are ready."""
-        return self._run_soon(self._core.grow(plans))
+        return self._run_soon(self._core.sizes.grow(plans))
 
     def shrink(self, size: int) -> Future[None]:
         """End the engines of the last ranks; they must be idle."""
-        return self._run_soon(self._core.shrink(size))
+        return self._run_soon(self._core.sizes.shrink(size))
 
     def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Any]:
         """Ask an engine something on its control channel, also while it is busy."""
@@ -177,7 +177,7 @@ class Owner:
 
     def client(self) -> Any:
         """Connect ipyparallel's own client; starts its controller at the first call."""
-        return self._run_soon(self._core.client()).result(CLIENT_S)
+        return self._run_soon(self._core.controller.client()).result(CLIENT_S)
 
     # --- what it is --------------------------------------------------------------------
 

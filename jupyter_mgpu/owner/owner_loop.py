@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.engines import PoolStatus
-from jupyter_mgpu.errors import OwnerError, PoolStartError
+from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter, check_after
 from jupyter_mgpu.owner import endpoint, local_ranks, outside, records
+from jupyter_mgpu.owner.controller_door import ControllerDoor
 from jupyter_mgpu.owner.engine_record import Death, EngineRecord, read_tail
 from jupyter_mgpu.owner.engine_room import EngineRoom
 from jupyter_mgpu.owner.escalation import Escalation
 from jupyter_mgpu.owner.far_hosts import FarHosts
 from jupyter_mgpu.owner.idle import RESIDENT_BYTES, IdleClock
 from jupyter_mgpu.owner.journal import Journal
-from jupyter_mgpu.owner.plans import EnginePlan, PoolPlan
+from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.owner.pool_owner import Listener
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.scheduler import Scheduler
+from jupyter_mgpu.owner.sizes import Sizes
 from jupyter_mgpu.owner.switchboard import Switchboard
 from jupyter_mgpu.shared_memory import Store, is_shared
 from jupyter_mgpu.transport.cluster import PoolCluster
@@ -91,7 +93,6 @@ class OwnerLoop:
         self.loop = asyncio.get_running_loop()
         self._starting = asyncio.current_task()
         self._stopping = asyncio.Event()
-        self._resizing = asyncio.Lock()
         self._build()
         self.has_begun.set()
         server = await endpoint.serve(self.socket, self._operations())
@@ -154,6 +155,12 @@ class OwnerLoop:
             free=self._escalation.begin,
             call_later=self.loop.call_later,
         )
+        self.sizes = Sizes(
+            self.plan.name, self._room, self.scheduler, self._lose, self._save_record
+        )
+        self.controller = ControllerDoor(
+            self.plan, self.cluster, self.engines, self._switchboard.ask
+        )
         self._hosts = FarHosts(self.plan.name, self.engines, self._sample_soon)
         self._idle = IdleClock(self.plan.idle_timeout_s, self._resident_bytes, self._notify)
 
@@ -167,12 +174,7 @@ class OwnerLoop:
     def _on_hello(self, engine: EngineRecord) -> None:
         engine.sample_memory()
         engine.hello.set()
-        self._invite(engine)
-
-    def _invite(self, engine: EngineRecord) -> None:
-        """Have an engine join ipyparallel's controller, if there is one."""
-        if (connection := self.cluster.connection) is not None:
-            self._switchboard.ask(Future(), engine, "join", {"connection": connection})
+        self.controller.invite(engine)
 
     def expect_collectives(self) -> None:
         """Start the store of the rendezvous before the first group needs it."""
@@ -289,58 +291,6 @@ class OwnerLoop:
         """Let the pool end after another time without use; None for never."""
         self.plan = replace(self.plan, idle_timeout_s=timeout_s)
         self._idle.set_timeout(timeout_s)
-
-    async def grow(self, plans: Sequence[EnginePlan]) -> None:
-        """Add engines, and wait until they are ready.
-
-        Raises:
-            PoolStartError: If one does not come up, or the pool has another size by now.
-        """
-        async with self._resizing:  # one that was stopped still gives back what it had
-            if plans[0].rank != len(self.engines):
-                raise PoolStartError(
-                    f"The pool {self.plan.name!r} has {len(self.engines)} engines by now: it was "
-                    "made another size at the same time. Ask again."
-                )
-            await self._room.start(plans)
-            self.scheduler.on_new_world()
-            self._save_record()
-
-    async def shrink(self, size: int) -> None:
-        """End the engines of the last ranks; they must be idle."""
-        async with self._resizing:
-            for engine in [e for e in self.engines.values() if e.rank >= size]:
-                self._room.dismiss(engine)
-                self.cluster.unregister(engine.rank)
-                why = f"The engine of rank {engine.rank} was ended: the pool has {size} engines."
-                self._lose(engine, Death(why, None, is_replaced=True))
-            self.scheduler.on_new_world()
-            self._save_record()
-
-    async def ensure_controller(self) -> int:
-        """Start ipyparallel's controller, and have the engines join it.
-
-        Returns:
-            How many will at once: the others first end what they run.
-
-        Raises:
-            OwnerError: If hosts reach this one through ssh only, and so no port of its own.
-        """
-        cluster, is_local = self.plan.cluster, self.plan.rendezvous.address.startswith("127.")
-        if cluster is not None and cluster.kind == "ssh" and is_local:
-            raise OwnerError(
-                "pool.client and %%px need ports of their own, but hosts of this pool reach the "
-                "notebook's machine through ssh only. Use %%spmd or parfeval."
-            )
-        await self.cluster.ensure_controller()
-        engines = [engine for engine in self.engines.values() if engine.is_alive]
-        for engine in engines:
-            self._invite(engine)
-        return sum(engine.task is None for engine in engines)
-
-    async def client(self) -> Any:
-        """Connect a client to ipyparallel's controller, which is started if there is none."""
-        return await self.cluster.client(await self.ensure_controller())
 
     def set_kernel(self, pid: int | None, kernel_id: str | None, notebook: str | None) -> None:
         """Take note of the kernel that is attached now, None for no one."""
