@@ -15,9 +15,9 @@ import psutil
 import pytest
 import torch
 from ssh_hosts import ADDRESS, Host, Hosts
+from training import LEAST, difference, fit, mlp, samples
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu import TrainingOptions, train
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
 from jupyter_mgpu.errors import CollectiveError, EngineDiedError, OwnerError, PoolStartError
 from jupyter_mgpu.pool import Pool
@@ -88,15 +88,15 @@ def test_engines_run_on_their_hosts_and_know_their_places(duo: Pool) -> None:
 
 
 @pytest.mark.usefixtures("duo")
-def test_collectives_and_training_work_over_hosts() -> None:
+def test_collectives_work_over_hosts() -> None:
     assert list(mgpu.spmd(sum_over_ranks)) == [1.0, 1.0]
 
-    torch.manual_seed(0)
-    data = (torch.randn(64, 4), torch.randn(64, 1))
-    options = TrainingOptions(execution_environment="parallel", max_epochs=2, mini_batch_size=16)
-    _, history = train(torch.nn.Linear(4, 1), data, torch.nn.MSELoss(), options)
 
-    assert len(history.steps) == 8
+def test_training_over_hosts_gives_the_network_of_one_device(duo: Pool) -> None:
+    found = fit(mlp(), samples(), duo, max_epochs=5)
+
+    assert len(found[1].steps) == 50
+    assert difference(found, fit(mlp(), samples(), max_epochs=5)) < LEAST
 
 
 def test_tasks_run_and_stop_and_the_group_works_again(duo: Pool) -> None:
