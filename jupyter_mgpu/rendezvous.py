@@ -18,13 +18,15 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple
 from typing import IO, Literal
 
 from jupyter_mgpu import children
+from jupyter_mgpu.clusters import probe
 from jupyter_mgpu.engines import HostPlace
-from jupyter_mgpu.on_engine import guard
+from jupyter_mgpu.on_engine import guard, owner_address
+from jupyter_mgpu.on_engine.owner_address import bracketed
 
 Visible = Literal["own", "pool"]
 
@@ -45,6 +47,8 @@ QUIET_SETTINGS: Mapping[str, str] = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
+LOOPBACK = "127.0.0.1"
+BACKLOG = 1024
 RESTART_DELAY_S = 1.0
 QUICK_END_S = 5.0
 
@@ -55,21 +59,26 @@ class Rendezvous:
     Make it before the engines; call `watch` in the loop that owns the pool, and `close` there.
 
     Args:
-        address: The address to listen on, which every engine can reach.
+        addresses: Where to listen, for engines to reach it. Of several, engines try which ones
+            lead here: it listens when `settle` has been told.
         run_id: What tells this pool's ranks from another's; random by default.
         owner: `pid:starttime` of the process whose end also ends the store; this process by
             default.
     """
 
     def __init__(
-        self, address: str = "127.0.0.1", *, run_id: str | None = None, owner: str | None = None
+        self, *addresses: str, run_id: str | None = None, owner: str | None = None
     ) -> None:
-        self.address = address
+        self.addresses = addresses or (LOOPBACK,)
         self.run_id = run_id or uuid.uuid4().hex
         self._owner = owner or guard.owner_stamp()
-        self._socket = _listen(address)
+        self._is_settled = len(self.addresses) == 1
+        self._socket = _bind(self.addresses[0]) if self._is_settled else probe.bind_all()
+        if self._is_settled:
+            self._socket.listen(BACKLOG)
         self.port: int = self._socket.getsockname()[1]
-        self._jax_port = _free_port(address)
+        with _bind(self.addresses[0]) as bound:
+            self._jax_port: int = bound.getsockname()[1]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._store: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -86,7 +95,25 @@ class Rendezvous:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the store when the first engine connects. Call it in the loop's thread."""
         self._loop = loop
-        loop.add_reader(self._socket.fileno(), self.start_store)
+        if self._is_settled:
+            loop.add_reader(self._socket.fileno(), self.start_store)
+
+    def settle(self, used: Collection[str]) -> None:
+        """Listen where engines have reached this host, and from then on nowhere else.
+
+        Only one of two sockets of a port may listen, so none does before. Call it in the loop's
+        thread, after `watch`.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self.addresses = tuple(a for a in self.addresses if a in used) or self.addresses
+        if len(self.addresses) == 1:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            everywhere, self._socket = self._socket, _bind(self.addresses[0], self.port)
+            everywhere.close()
+        self._socket.listen(BACKLOG)
+        self._watch_again()
 
     def start_store(self) -> None:
         """Start the store process now, if none runs. Call it in the loop's thread.
@@ -94,7 +121,7 @@ class Rendezvous:
         Worth calling early where the kernel has torch loaded: the store needs a second to
         import torch.
         """
-        if self._store is not None or self._closed or self._loop is None:
+        if self._store is not None or self._closed or self._loop is None or not self._is_settled:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._started_at = self._loop.time()
@@ -102,7 +129,7 @@ class Rendezvous:
         self._store = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "jupyter_mgpu.on_engine.store"),
-                *(self.address, str(self.port), str(self._socket.fileno())),
+                *(self.addresses[0], str(self.port), str(self._socket.fileno())),
             ],
             pass_fds=[self._socket.fileno()],
             stdin=subprocess.DEVNULL,
@@ -161,6 +188,7 @@ class Rendezvous:
         """
         user = os.environ if user_environment is None else user_environment
         place = place or HostPlace(rank, world_size)
+        address = self.addresses[0]
         local = (0, 1, rank, world_size) if visible == "own" else astuple(place)
         variables = {
             "RANK": str(rank),
@@ -172,19 +200,21 @@ class Rendezvous:
             "TORCHELASTIC_RUN_ID": self.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": str(generation),
-            "MASTER_ADDR": self.address,
+            "MASTER_ADDR": address,
             "MASTER_PORT": str(self.port),
-            "MGPU_STORE": f"{self.address}:{self.port}",
+            "MGPU_STORE": f"{address}:{self.port}",
             "MGPU_LOCAL_RANK": str(place.local_rank),
             "MGPU_SHARES_GPU": str(int(shares_gpu)),
-            "JAX_COORDINATOR_ADDRESS": f"{self.address}:{self._jax_port}",
+            "JAX_COORDINATOR_ADDRESS": f"{bracketed(address)}:{self._jax_port}",
             # Else it listens on all interfaces.
-            "JAX_COORDINATOR_BIND_ADDRESS": f"{self.address}:{self._jax_port}",
+            "JAX_COORDINATOR_BIND_ADDRESS": f"{bracketed(address)}:{self._jax_port}",
             "JAX_PROCESS_ID": str(rank),
             "JAX_NUM_PROCESSES": str(world_size),
         }
         defaults = {**NCCL_SETTINGS, **QUIET_SETTINGS}
-        if self.address.startswith("127."):
+        if not probe.is_loopback(address):
+            variables[owner_address.VARIABLE] = ",".join(self.addresses)
+        else:
             # gloo and NCCL would look up the host's name, which may lead nowhere.
             defaults |= {"GLOO_SOCKET_IFNAME": _loopback(), "NCCL_SOCKET_IFNAME": _loopback()}
         return variables | {name: user.get(name, value) for name, value in defaults.items()}
@@ -218,18 +248,12 @@ class Rendezvous:
             self._loop.add_reader(self._socket.fileno(), self.start_store)
 
 
-def _listen(address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(1024)
-    return listener
-
-
-def _free_port(address: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-    return port
+def _bind(address: str, port: int = 0) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    if port:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((address, port))
+    return bound
 
 
 def _loopback() -> str:

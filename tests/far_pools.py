@@ -76,11 +76,12 @@ def far_plan(rank: int, placement: Placement | None, place: HostPlace) -> Engine
 
 @contextlib.contextmanager
 def far_pool(
-    plans: Sequence[EnginePlan], *, name: str = "far", address: str = "127.0.0.1"
+    plans: Sequence[EnginePlan], *, name: str = "far", address: str | Sequence[str] = "127.0.0.1"
 ) -> Iterator[Pool]:
     """Start a pool of planned engines, and end it."""
     said: list[str] = []
-    plan = PoolPlan(name, tuple(plans), Path(private_folder()), Rendezvous(address))
+    addresses = [address] if isinstance(address, str) else address
+    plan = PoolPlan(name, tuple(plans), Path(private_folder()), Rendezvous(*addresses))
     pool = Pool(
         functools.partial(Owner, plan),
         request=Request(pool=name),

@@ -315,7 +315,9 @@ def test_a_host_whose_key_is_not_known_is_refused(ssh_hosts: Hosts, tmp_path: Pa
 def test_an_address_that_leads_nowhere_is_refused(ssh_hosts: Hosts) -> None:
     cluster = replace(describe(ssh_hosts), address="10.77.0.250")
 
-    with pytest.raises(PoolStartError, match=r"hosta, hostb cannot connect to 10\.77\.0\.250"):
+    with pytest.raises(
+        PoolStartError, match=r"hosta, hostb cannot connect .*\(10\.77\.0\.250: .*\)"
+    ):
         mgpu.parpool(cluster=cluster, name="wrong")
 
 
@@ -334,7 +336,7 @@ def test_a_python_without_the_package_or_of_another_version_is_refused(
     other.chmod(0o755)
 
     for python, words in (
-        (bare, "does not have the package jupyter_mgpu"),
+        (bare, rf"jupyter_mgpu is .* here and missing on hosta.* Install .* for {bare} there"),
         (other, "jupyter_mgpu is .* here and 9.9 on hosta"),
     ):
         wrong = describe(ssh_hosts, one_engine(ssh_hosts.a, python=str(python)))

@@ -4,6 +4,7 @@
     program, as one line of JSON
     {"op": "look", ...}           facts: Python, packages, GPUs, addresses, an open port, the clock
     {"op": "connect", ...}        which addresses it reaches, and why not the others
+    {"op": "call", ...}           what a function of the package that is installed there returns
     end of input                  it ends
 
 Answers are lines that begin with MARK; others are what a shell says at its start.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import importlib
 import json
 import os
 import pathlib
@@ -21,38 +23,61 @@ import platform
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 MARK = "MGPU-PROBE "
-BOOTSTRAP = "import json,sys;exec(json.loads(sys.stdin.readline()))"
+BOOTSTRAP = (
+    "import sys;sys.path=[p for p in sys.path if p];"  # files of the working folder hide no library
+    "import json;exec(json.loads(sys.stdin.readline()))"
+)
 """Runs this file on the other side, where it is the first line of the standard input."""
 
-_BACKLOG = 64
-_SIOCGIFADDR = 0x8915
+_BACKLOG = 128
 _NAME_BYTES = 96
 
 
-def listen(token: str) -> int:
-    """Answer each connection with a token, on all addresses, until the process ends.
+def bind_all() -> socket.socket:
+    """Bind a port on all addresses of this host, of both families where it has both."""
+    try:
+        bound = socket.socket(socket.AF_INET6)
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("::", 0))
+    except OSError:  # it has no IPv6
+        bound = socket.socket()
+        bound.bind(("", 0))
+    return bound
 
-    Returns:
-        The port.
+
+class Doorbell:
+    """Answers each connection with a token, on all addresses, and hears nothing.
+
+    Attributes:
+        port: Where it listens.
     """
-    server = socket.socket()
-    server.bind(("", 0))
-    server.listen(_BACKLOG)
-    thread = threading.Thread(target=_answer_all, args=(server, token), daemon=True)
-    thread.start()
-    return int(server.getsockname()[1])
 
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._server = bind_all()
+        self._server.listen(_BACKLOG)
+        self.port = int(self._server.getsockname()[1])
+        threading.Thread(target=self._answer_all, name="mgpu-doorbell", daemon=True).start()
 
-def _answer_all(server: socket.socket, token: str) -> None:
-    while True:
-        with contextlib.suppress(OSError):
-            connection = server.accept()[0]
-            with connection:
+    def _answer_all(self) -> None:
+        while True:
+            try:
+                connection = self._server.accept()[0]
+            except OSError:  # closed
+                return
+            with connection, contextlib.suppress(OSError):
                 connection.settimeout(1.0)
-                connection.sendall(token.encode())
+                connection.sendall(self._token.encode())
+
+    def close(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+        self._server.close()
 
 
 def connect(address: str, port: int, token: str, timeout: float) -> str | None:
@@ -75,47 +100,88 @@ def connect(address: str, port: int, token: str, timeout: float) -> str | None:
     return None if said == token.encode() else "somebody else answers there"
 
 
-def own_addresses() -> dict[str, str]:
-    """Find this host's IPv4 addresses by interface, those beyond loopback first.
+class _Interface(ctypes.Structure):
+    """The beginning of struct ifaddrs."""
+
+
+_Interface._fields_ = [
+    ("next", ctypes.POINTER(_Interface)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def own_addresses() -> list[tuple[str, str]]:
+    """Find this host's addresses, each with its interface: IPv4 first, loopback last.
 
     Source:
-        netdevice(7), SIOCGIFADDR.
+        getifaddrs(3), which is the order that gloo takes them in; ip(7), ipv6(7).
     """
-    import fcntl
+    libc = ctypes.CDLL(None)
+    first = ctypes.POINTER(_Interface)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        return []
+    found = []
+    entry = first  # type: Any
+    while entry:
+        address = _read_address(entry.contents.address)
+        if address is not None:
+            found.append((entry.contents.name.decode(), address))
+        entry = entry.contents.next
+    libc.freeifaddrs(first)
+    return sorted(found, key=lambda pair: (is_loopback(pair[1]), ":" in pair[1]))
 
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = name.encode()[:15].ljust(256, b"\0")
-            with contextlib.suppress(OSError):  # an interface without an address
-                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-                found[name] = socket.inet_ntoa(answer[20:24])
-    return dict(sorted(found.items(), key=lambda pair: pair[1].startswith("127.")))
+
+def _read_address(place: int | None) -> str | None:
+    """Read a struct sockaddr; None for one that does not name a host by itself."""
+    if not place:
+        return None
+    family = ctypes.c_ushort.from_address(place).value
+    if family == socket.AF_INET:
+        return socket.inet_ntop(family, ctypes.string_at(place + 4, 4))
+    if family == socket.AF_INET6:
+        address = socket.inet_ntop(family, ctypes.string_at(place + 8, 16))
+        return None if address.startswith("fe80:") else address
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address leads to its own host only."""
+    return address.startswith("127.") or address == "::1"
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
     """Collect the facts.
 
     Args:
-        request: `packages`, whose versions are wanted; `token`, for who connects; `file`, one of
-            the asking host's, with `content`, to find out whether its folder is shared; `folder`,
-            in which engines are to work.
+        request: `packages`, whose versions are wanted; `token`, for who connects, empty for
+            nobody; `file`, one of the asking host's, with `content`, to find out whether its folder
+            is shared; `folder`, in which engines are to work.
     """
     gpus, trouble = list_gpus()
     return {
         "host": socket.gethostname(),
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "packages": {name: _version(name) for name in request["packages"]},
+        **versions(request["packages"]),
         "gpus": gpus,
         "gpu_trouble": trouble,
         "mask": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "addresses": own_addresses(),
+        "addresses": [address for _, address in own_addresses()],
         "infiniband": infiniband_ports(),
-        "port": listen(request["token"]),
+        "caller": os.environ.get("SSH_CONNECTION", "").partition(" ")[0],
+        "port": Doorbell(request["token"]).port if request["token"] else None,
         "is_shared": _holds(request["file"], request["content"]),
         "has_folder": os.path.isdir(os.path.expanduser(request["folder"] or "~")),  # noqa: PTH111, PTH112
         "time": datetime.datetime.now(datetime.timezone.utc).timestamp(),  # noqa: UP017 - any Python
+    }
+
+
+def versions(packages: Sequence[str]) -> dict[str, Any]:
+    """Return this Python's version, and those of packages; None for one that is missing."""
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "packages": {name: _version(name) for name in packages},
     }
 
 
@@ -180,8 +246,15 @@ def _read(file: pathlib.Path) -> str:
         return "n/a"
 
 
-def _connect_all(request: dict[str, Any]) -> list[str | None]:
-    """Try all targets at once: each one that drops packets takes the whole time-out."""
+def connect_all(request: dict[str, Any]) -> list[str | None]:
+    """Try all targets at once: each one that drops packets takes the whole time-out.
+
+    Args:
+        request: `targets`, each with `address`, `port` and `token`; the `timeout` of each.
+
+    Returns:
+        For each None if it answers with its token, else why not.
+    """
     results = [None] * len(request["targets"])  # type: list[str | None]
 
     def try_one(place: int, target: dict[str, Any]) -> None:
@@ -198,9 +271,14 @@ def _connect_all(request: dict[str, Any]) -> list[str | None]:
     return results
 
 
+def _call(request: dict[str, Any]) -> Any:
+    function = getattr(importlib.import_module(request["module"]), request["function"])
+    return function(*request["arguments"])
+
+
 def main() -> None:
     """Answer requests until there are no more."""
-    operations = {"look": look, "connect": _connect_all}
+    operations = {"look": look, "connect": connect_all, "call": _call}
     for line in sys.stdin:
         request = json.loads(line)
         answer = operations[request["op"]](request)

@@ -5,8 +5,7 @@ import json
 import queue
 import subprocess
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,13 +15,23 @@ from jupyter_mgpu.errors import ClusterError
 _ENDING_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A listener that somebody connects to: where it is, and what it answers."""
+def script(*requests: Mapping[str, Any]) -> str:
+    """Return the standard input that has the probe answer some requests and end."""
+    lines = [_program(), *requests]
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
-    address: str
-    port: int
-    token: str
+
+def answers(output: str) -> list[Any]:
+    """Return what the probe answered, out of all that came from there."""
+    return [_answer(line) for line in output.splitlines() if line.startswith(probe.MARK)]
+
+
+def _program() -> str:
+    return Path(probe.__file__).read_text(encoding="utf-8")
+
+
+def _answer(line: str) -> Any:
+    return json.loads(line.removeprefix(probe.MARK))
 
 
 class ProbeError(ClusterError):
@@ -55,7 +64,7 @@ class Probe:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._errors: list[str] = []
         self._readers = [
             threading.Thread(target=self._read_answers, daemon=True),
@@ -63,7 +72,7 @@ class Probe:
         ]
         for reader in self._readers:
             reader.start()
-        self._write(Path(probe.__file__).read_text(encoding="utf-8"))
+        self._write(_program())
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +100,7 @@ class Probe:
             raise ProbeError(
                 f"It ended with exit code {code}: {last[0]}", exit_code=code, output=said
             )
-        return json.loads(answer)
+        return answer
 
     def close(self) -> None:
         """End the probe."""
@@ -116,7 +125,7 @@ class Probe:
     def _read_answers(self) -> None:
         for line in self._process.stdout or ():
             if line.startswith(probe.MARK):
-                self._answers.put(line[len(probe.MARK) :])
+                self._answers.put(_answer(line))
         self._answers.put(None)
 
     def _read_errors(self) -> None:

@@ -1,9 +1,9 @@
 """Tells what is installed on a host, and compares it with another one of the pool."""
 
-import sys
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
+
+from jupyter_mgpu.clusters.probe import versions
 
 NEEDED = ("jupyter_mgpu", "ipyparallel", "ipykernel", "pyzmq", "cloudpickle")
 PACKAGES = (*NEEDED, "torch")
@@ -11,17 +11,7 @@ PACKAGES = (*NEEDED, "torch")
 
 def facts() -> dict[str, Any]:
     """Return what `compare` takes."""
-    packages: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            packages[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            packages[package] = None
-    return {
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
-        "packages": packages,
-    }
+    return versions(PACKAGES)
 
 
 def compare(

@@ -42,7 +42,7 @@ class Visit:
         """Return where others may reach it, the described address alone if there is one."""
         if self.host is not None and self.host.address is not None:
             return [self.host.address]
-        return list(self.facts["addresses"].values())
+        return list(self.facts["addresses"])
 
 
 def utc_s() -> float:

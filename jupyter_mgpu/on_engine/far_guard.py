@@ -111,7 +111,9 @@ class _Guard:
         """Watch until the engine has ended, or has to be."""
         self._take_leases()
         self._away_since = time.monotonic()  # a lease may have had to be waited for
-        self._line.connect(os.environ[lifeline.URL_VARIABLE])
+        url = os.environ[lifeline.URL_VARIABLE]
+        self._line.ipv6 = "[" in url
+        self._line.connect(url)
         self._ask_for_proof()
         for signum in _EXITS:  # a scheduler that ends the job, or an administrator
             signal.signal(signum, self._on_exit_signal)
@@ -181,6 +183,7 @@ class _Guard:
                 # Slurm may call a node otherwise than it calls itself.
                 host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
                 local_rank=os.environ["MGPU_LOCAL_RANK"],
+                way=os.environ["MASTER_ADDR"],
             )
 
     def _obey(self) -> None:

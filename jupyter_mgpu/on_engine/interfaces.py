@@ -1,14 +1,16 @@
 """Which network interface leads to an address. Standard library only."""
 
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Mapping, MutableMapping
 
+from jupyter_mgpu.clusters.probe import own_addresses
+
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+CHOSEN_VARIABLE = "MGPU_INTERFACES"
+"""Those of them that nobody has set but this module."""
+_ANY_PORT = 9
 _SETTINGS = ("NCCL_", "GLOO_", "UCX_")
-_SIOCGIFADDR = 0x8915
 
 
 def own_address_towards(address: str) -> str | None:
@@ -16,35 +18,19 @@ def own_address_towards(address: str) -> str | None:
 
     The routing table is asked by connecting a socket for datagrams, which sends nothing.
     """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _ANY_PORT))
             return str(probe.getsockname()[0])
     except OSError:
         return None
 
 
 def interface_towards(address: str) -> str | None:
-    """Name the interface whose own address this host uses towards another; None if unknown.
-
-    Source:
-        netdevice(7), SIOCGIFADDR.
-    """
+    """Name the interface whose own address this host uses towards another; None if unknown."""
     own = own_address_towards(address)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            names = [name for _, name in socket.if_nameindex()]
-            return next((name for name in names if _address_of(probe, name) == own), None)
-    except OSError:
-        return None
-
-
-def _address_of(any_socket: socket.socket, name: str) -> str | None:
-    try:
-        answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-    except OSError:  # it has none
-        return None
-    return socket.inet_ntoa(answer[20:24])
+    return next((name for name, found in own_addresses() if found == own), None)
 
 
 def settings_for_others(environment: Mapping[str, str]) -> dict[str, str]:
@@ -62,12 +48,14 @@ def settings_for_others(environment: Mapping[str, str]) -> dict[str, str]:
 def choose_interfaces(environment: MutableMapping[str, str] = os.environ) -> None:
     """Have gloo and NCCL use the interface that leads to MASTER_ADDR, if nobody has chosen one.
 
-    MGPU_ADDRESS, this host's own address among the pool's, wins over that.
+    MGPU_ADDRESS, this host's own address among the pool's, wins over that. Between hosts it is
+    tried before ranks meet; see `collectives.meeting`.
 
     They would look up the host's name, which may lead nowhere or to another network.
     """
     master = environment.get("MASTER_ADDR", "127.0.0.1")
     name = interface_towards(environment.get("MGPU_ADDRESS") or master)
+    free = [variable for variable in VARIABLES if variable not in environment]
+    environment[CHOSEN_VARIABLE] = ",".join(free)
     if name is not None:
-        for variable in VARIABLES:
-            environment.setdefault(variable, name)
+        environment.update(dict.fromkeys(free, name))

@@ -73,6 +73,7 @@ class EngineLink:
             socket.reconnect_ivl = -1
             socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, KEEPALIVE_S
             self._monitors.append(socket.get_monitor_socket(zmq.EVENT_DISCONNECTED))
+            socket.ipv6 = "[" in url
         socket.connect(url)
         return socket
 

@@ -13,7 +13,7 @@ class FarPlan:
 
     Attributes:
         engines: One plan per rank, in rank order.
-        address: Where all of them reach this machine.
+        addresses: Where they reach this machine; of several, each engine tries which do.
         run_id: Unique among pools.
         sentences: What the user should be told.
         claims: The leases of engines on this machine, by rank.
@@ -21,7 +21,7 @@ class FarPlan:
     """
 
     engines: tuple[EnginePlan, ...]
-    address: str
+    addresses: tuple[str, ...]
     run_id: str
     sentences: tuple[str, ...] = ()
     claims: Mapping[int, Claim] = field(default_factory=dict)

@@ -130,7 +130,7 @@ def _plan_pool(
         name=request.pool,
         engines=plan.engines,
         folder=folder,
-        rendezvous=Rendezvous(plan.address, run_id=plan.run_id),
+        rendezvous=Rendezvous(*plan.addresses, run_id=plan.run_id),
         kernel_id=request.kernel_id,
         notebook=request.notebook,
         idle_timeout_s=options.idle_timeout_s,

@@ -45,7 +45,7 @@ def plan_scheduled_pool(
     num_gpus = request.gpus_per_engine if _has_gpus(cluster) else 0
     return FarPlan(
         _plan(range(size), cluster, _launcher(size, cluster, num_gpus, say), num_gpus),
-        address=cluster.address or _own_address(_nodes(cluster)),
+        addresses=(cluster.address,) if cluster.address else _own_addresses(_nodes(cluster)),
         run_id=uuid.uuid4().hex,
         sentences=() if num_gpus else (f"The engines of {cluster.name!r} run without GPUs.",),
     )
@@ -74,7 +74,7 @@ def plan_more_ranks(request: Request, owner: Owner, cluster: ClusterDescription)
             replace(plan, device=device, judge=replace(judge, rank=plan.rank)) for plan in engines
         ]
     rendezvous = owner.plan.rendezvous
-    return FarPlan(tuple(engines), rendezvous.address, rendezvous.run_id)
+    return FarPlan(tuple(engines), rendezvous.addresses, rendezvous.run_id)
 
 
 def _gpu_of(cluster: ClusterDescription) -> str:
@@ -117,10 +117,12 @@ def _nodes(cluster: ClusterDescription) -> list[str]:
     return slurm_queue.node_addresses(*slurm_words(SlurmOptions(partition=options.partition)))
 
 
-def _own_address(nodes: Iterable[str]) -> str:
-    """Return the address of this host on the way to the nodes, else its first one."""
-    ways = (interfaces.own_address_towards(node) for node in nodes)
-    return next(filter(None, ways), None) or next(iter(probe.own_addresses().values()))
+def _own_addresses(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Return this host's addresses: those on the way to the nodes first, loopback if alone."""
+    ways = {interfaces.own_address_towards(node) for node in nodes}
+    found = [address for _, address in probe.own_addresses()]
+    outside = [address for address in found if not probe.is_loopback(address)]
+    return tuple(sorted(outside or found[:1], key=lambda address: address not in ways))
 
 
 def _check(request: Request, cluster: ClusterDescription) -> int:

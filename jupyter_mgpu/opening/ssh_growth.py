@@ -64,10 +64,10 @@ def plan_more_over_ssh(request: Request, owner: Owner, description: ClusterDescr
     Raises:
         SelectionError: If the hosts have fewer; it says what each has, and why not more.
     """
-    address, run_id = owner.plan.rendezvous.address, owner.plan.rendezvous.run_id
+    addresses, run_id = owner.plan.rendezvous.addresses, owner.plan.rendezvous.run_id
     with contextlib.ExitStack() as undo:
         sites = _sites(owner, description, undo)
-        _ask(sites, request, description, address)
+        _ask(sites, request, description, addresses)
         numbers = divide([site.offer for site in sites], request.largest)
         if sum(numbers) < request.smallest:
             raise SelectionError(_too_few(request, sites, description, len(owner.engines)))
@@ -84,7 +84,7 @@ def plan_more_over_ssh(request: Request, owner: Owner, description: ClusterDescr
             if site.reached is not None and site.launcher is not None
         }
         num_here = sum(site.has for site in sites if site.launcher is None)
-        plan = plan_shares(request, description, found, shares, address, run_id, num_here)
+        plan = plan_shares(request, description, found, shares, addresses, run_id, num_here)
         for site in sites:  # nobody would at the pool's end
             if site.launcher is not None and not site.has and not shares[site.host.name]:
                 site.launcher.connection.close()
@@ -108,14 +108,17 @@ def _sites(
             socket = owner.plan.folder / f"c{secrets.token_hex(4)}"
             connection = connection_to(host, description, socket)
             undo.callback(connection.close)
-            is_tunnel = owner.plan.rendezvous.address == TUNNEL_ADDRESS
+            is_tunnel = owner.plan.rendezvous.addresses == (TUNNEL_ADDRESS,)
             launcher = SshLauncher(connection, python_of(description, host), tunnel=is_tunnel)
         sites.append(_Site(host, has[host.name], launcher))
     return sites
 
 
 def _ask(
-    sites: Sequence[_Site], request: Request, description: ClusterDescription, address: str
+    sites: Sequence[_Site],
+    request: Request,
+    description: ClusterDescription,
+    addresses: tuple[str, ...],
 ) -> None:
     """Find out what the hosts can give, all at the same time."""
     asked: list[tuple[_Site, Asked]] = []
@@ -133,12 +136,12 @@ def _ask(
                 wish |= {"gpus": None, "among": site.host.gpus}
             python = python_of(description, site.host)
             asked.append((site, Asked(site.launcher.connection, python, wish)))
-    answers = reach_each([ask for _, ask in asked], address, Path.cwd())
+    answers = reach_each([ask for _, ask in asked], addresses, Path.cwd())
     for (site, _), answer in zip(asked, answers, strict=True):
         if isinstance(answer, MgpuError):
             site.why = str(answer)
-        elif answer.caller != address != TUNNEL_ADDRESS:
-            site.why = f"it cannot connect to {address}, where the engines of this pool meet"
+        elif not answer.ways and addresses != (TUNNEL_ADDRESS,):
+            site.why = f"it cannot connect to where the engines of this pool meet ({answer.tried})"
         else:
             site.reached, site.offer = answer, offer_of(site.host, answer.slots, site.has)
 

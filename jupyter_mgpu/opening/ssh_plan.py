@@ -71,8 +71,10 @@ def plan_ssh_pool(
             connection = connection_to(host, description, folder / f"c{number}")
             undo.callback(connection.close)
             asked.append(Asked(connection, python_of(description, host), wish_of(request, host)))
-        answers, address = _reach(asked, description, is_tunnel=options.tunnel)
-        is_tunnel = address == TUNNEL_ADDRESS
+        own = [description.address] if description.address else []
+        answers = reach(asked, own, Path.cwd())
+        addresses = _meeting_addresses(asked, answers, description, is_tunnel=options.tunnel)
+        is_tunnel = addresses == (TUNNEL_ADDRESS,)
         names = [host.name for host in far]
         shares = _divide(request, description.hosts, dict(zip(names, answers, strict=True)))
         found = {
@@ -88,7 +90,7 @@ def plan_ssh_pool(
             if not shares[host.name]:
                 ask.connection.close()  # nobody would at the pool's end
         run_id = uuid.uuid4().hex
-        plan = plan_shares(request, description, found, shares, address, run_id, say=say)
+        plan = plan_shares(request, description, found, shares, addresses, run_id, say=say)
         return replace(plan, on_drop=undo.pop_all().close)
 
 
@@ -107,34 +109,28 @@ def wish_of(request: Request, host: HostDescription) -> dict[str, Any]:
     return {**wish, "n": host.engines, "gpus": host.gpus}
 
 
-def _reach(
-    asked: Sequence[Asked], description: ClusterDescription, *, is_tunnel: bool
-) -> tuple[list[Reached], str]:
-    """Ask the hosts, and find the address of this machine that leads from all of them to here."""
-    here = Path.cwd()
-    answers = reach(asked, description.address, here)
+def _meeting_addresses(
+    asked: Sequence[Asked],
+    answers: Sequence[Reached],
+    description: ClusterDescription,
+    *,
+    is_tunnel: bool,
+) -> tuple[str, ...]:
+    """Return the address of this machine that all hosts reach; several where none does for all."""
     if is_tunnel:
-        return answers, TUNNEL_ADDRESS
-    addresses = {answer.caller for answer in answers}
-    if len(addresses) > 1:  # each has found its own: one of them may do for all
-        for candidate in filter(None, addresses):
-            answers = reach(asked, candidate, here)
-            addresses = {answer.caller for answer in answers}
-            if addresses == {candidate}:
-                break
-    if len(addresses) == 1 and (address := next(iter(addresses))) is not None:
-        return answers, address
-    lost = [
-        ask.connection.target.host
-        for ask, answer in zip(asked, answers, strict=True)
-        if answer.caller is None
-    ]
-    if description.address is not None:
+        return (TUNNEL_ADDRESS,)
+    lost = [n for n, answer in enumerate(answers) if not answer.ways]
+    if lost and description.address is not None:
         raise PoolStartError(
-            f"{', '.join(lost)} cannot connect to {description.address}, which the description "
-            "gives as this machine's address. Correct it, open the way, or set `tunnel = true`."
+            f"{', '.join(asked[n].connection.target.host for n in lost)} cannot connect to this "
+            f"machine ({answers[lost[0]].tried}), whose address the description gives. Correct "
+            "it, open the way, or set `tunnel = true`."
         )
-    return answers, TUNNEL_ADDRESS
+    if lost:
+        return (TUNNEL_ADDRESS,)
+    every = list(dict.fromkeys(way for answer in answers for way in answer.ways))
+    common = [way for way in every if all(way in answer.ways for answer in answers)]
+    return tuple(common[:1] or every)
 
 
 def _divide(
@@ -206,7 +202,7 @@ def plan_shares(
     description: ClusterDescription,
     found: Mapping[str, Found],
     shares: Mapping[str, int],
-    address: str,
+    addresses: tuple[str, ...],
     run_id: str,
     num_here: int = 0,
     say: Say = notices.say,
@@ -218,7 +214,7 @@ def plan_shares(
         description: The cluster.
         found: The other hosts that get some.
         shares: How many each gets.
-        address: Where all of them reach this machine.
+        addresses: Where they reach this machine; of several, each tries which do.
         run_id: Unique among pools.
         num_here: How many engines of the pool run on this machine already.
         say: Called with what the user should read while engines start.
@@ -249,12 +245,12 @@ def plan_shares(
         for claim in claims.values():
             claim.drop()
         raise
-    if address == TUNNEL_ADDRESS and len(description.hosts) > 1:
+    if addresses == (TUNNEL_ADDRESS,) and len(description.hosts) > 1:
         sentences.append(APART)
         engines = [
             replace(plan, environment={**plan.environment, "MGPU_APART": APART}) for plan in engines
         ]
-    return FarPlan(tuple(engines), address, run_id, tuple(sentences), claims)
+    return FarPlan(tuple(engines), addresses, run_id, tuple(sentences), claims)
 
 
 def _tell(found: Found) -> list[str]:

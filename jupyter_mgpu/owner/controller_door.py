@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from jupyter_mgpu.clusters.probe import is_loopback
 from jupyter_mgpu.errors import OwnerError
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.plans import PoolPlan
@@ -46,13 +47,19 @@ class ControllerDoor:
             How many will at once: the others first end what they run.
 
         Raises:
-            OwnerError: If hosts reach this one through ssh only, and so no port of its own.
+            OwnerError: If hosts reach this one through ssh only, and so no port of its own, or not
+                as ipyparallel can.
         """
-        cluster, is_local = self._plan.cluster, self._plan.rendezvous.address.startswith("127.")
-        if cluster is not None and cluster.kind == "ssh" and is_local:
+        cluster, addresses = self._plan.cluster, self._plan.rendezvous.addresses
+        if cluster is not None and cluster.kind == "ssh" and is_loopback(addresses[0]):
             raise OwnerError(
                 "pool.client and %%px need ports of their own, but hosts of this pool reach the "
                 "notebook's machine through ssh only. Use %%spmd or parfeval."
+            )
+        if len(addresses) > 1 or ":" in addresses[0]:
+            raise OwnerError(
+                "pool.client and %%px need one IPv4 address of the notebook's machine that all "
+                f"engines reach, but they use {', '.join(addresses)}. Use %%spmd or parfeval."
             )
         await self._cluster.ensure_controller()
         engines = [engine for engine in self._engines.values() if engine.is_alive]

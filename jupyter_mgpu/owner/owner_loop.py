@@ -99,6 +99,7 @@ class OwnerLoop:
         try:
             self._save_record()
             await self._room.start(self.plan.engines)
+            self._settle_rendezvous()
             self._save_record()
             self._starting = None
             self.ready.set_result(None)
@@ -169,7 +170,15 @@ class OwnerLoop:
         is_far = any(engine.placement is not None for engine in self.plan.engines)
         if self.plan.cluster is None and not is_far:
             return None
-        return FarPort(self.plan.rendezvous.address, self.loop)
+        return FarPort(self.plan.rendezvous.addresses, self.loop)
+
+    def _settle_rendezvous(self) -> None:
+        """Have the ranks meet where all of them have reached this host."""
+        rendezvous = self.plan.rendezvous
+        processes = [engine.process for engine in self.engines.values()]
+        rendezvous.settle({(p and p.way) or rendezvous.addresses[0] for p in processes})
+        if self._far is not None:
+            self._far.address = rendezvous.addresses[0]
 
     def _on_hello(self, engine: EngineRecord) -> None:
         engine.sample_memory()

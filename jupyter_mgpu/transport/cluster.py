@@ -76,7 +76,6 @@ class PoolCluster:
             cluster_file="",  # would be written again by a late callback, after the clean-up
             shutdown_atexit=False,
             send_engines_connection_env=False,  # they run before there is a controller
-            controller_args=[*CONTROLLER_ARGS, *_listening(far)],
             engines=PoolEngineSetLauncher,
         )
 
@@ -114,6 +113,7 @@ class PoolCluster:
                     file.unlink(missing_ok=True)
                 self._client = None
             if self._cluster.controller is None:
+                self._cluster.controller_args = [*CONTROLLER_ARGS, *_listening(self._far)]
                 await self._cluster.start_controller(
                     controller_cmd=_python("jupyter_mgpu.transport.controller_app"),
                     environment=self._environment(),

@@ -21,6 +21,7 @@ if __name__ == "__main__":  # before any thread and any heavy import
     scheduled_gpus.take_own()
     scheduled_gpus.take_cores()
     if lifeline.URL_VARIABLE in os.environ:
+        importlib.import_module("jupyter_mgpu.on_engine.owner_address").find()
         importlib.import_module("jupyter_mgpu.on_engine.far_guard").install()
     else:
         guard.install()

@@ -12,6 +12,7 @@ import zmq
 
 from jupyter_mgpu import curve
 from jupyter_mgpu.on_engine import lifeline
+from jupyter_mgpu.on_engine.owner_address import bracketed
 from jupyter_mgpu.transport.far_process import FarProcess
 from jupyter_mgpu.transport.placement import Launched
 from jupyter_mgpu.transport.routing import receive_all, send_to
@@ -27,20 +28,21 @@ class FarPort:
     """Listens on an address that the engines of other hosts reach.
 
     Args:
-        address: Where to listen.
+        addresses: Of this host, for engines to reach it at. Of several, engines try which ones
+            lead here: it listens on all that this host has.
         loop: The owner's event loop.
 
     Attributes:
-        address: Likewise.
-        url: Where it listens.
+        address: The one of them that engines have reached.
+        url: Where it listens, with the first of the addresses.
         keys: What a client must know.
         listener: Takes the parts of what engines say; the first is the connection's name.
         guard_listener: Takes what the guard of a living engine says, with the engine's name.
     """
 
-    def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, addresses: Sequence[str], loop: asyncio.AbstractEventLoop) -> None:
         keys = curve.make_keys()
-        self.address = address
+        self.address = addresses[0]
         self.keys = keys.for_clients
         self.listener: Listener = lambda _parts: None
         self.guard_listener: Callable[[str, Header], None] = lambda _engine, _header: None
@@ -57,8 +59,11 @@ class FarPort:
         self._router.linger = 0
         # A host that is gone never closes its connections.
         self._router.tcp_keepalive, self._router.tcp_keepalive_idle = 1, KEEPALIVE_S
-        self._router.bind(f"tcp://{address}:*")
-        self.url = str(self._router.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+        self._router.ipv6 = any(":" in address for address in addresses)
+        first = bracketed(addresses[0])
+        self._router.bind(f"tcp://{first if len(addresses) == 1 else '*'}:*")
+        endpoint = str(self._router.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+        self.url = f"tcp://{first}:{endpoint.rpartition(':')[2]}"
         loop.add_reader(self._router.fileno(), self._receive)
         self._ticking = loop.call_later(lifeline.BEAT_S, self._tick)
 

@@ -38,6 +38,7 @@ class FarProcess:
         self.rss_bytes: int | None = None
         self.lost: str | None = None
         self.last_words = ""
+        self.way: str | None = None
         self.launched: Launched | None = None
         self._log = log
         self._tell = tell
@@ -105,6 +106,7 @@ class FarProcess:
             self.pid = int(header["pid"])
             self.host = self.host or str(header["host"])
             self.local_rank = int(header["local_rank"])
+            self.way = header["way"]
             if not self.begun.done():
                 self.begun.set_result(header)
             if self._ticks_killed is not None:

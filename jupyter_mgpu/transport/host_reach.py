@@ -1,29 +1,26 @@
 """Reaches the hosts of a pool: connects, asks what is there, finds out which way leads back."""
 
 import contextlib
-import json
 import secrets
 import shlex
-import socket
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from jupyter_mgpu.clusters.versions import compare, facts
+from jupyter_mgpu.clusters.probe import BOOTSTRAP, Doorbell, is_loopback, own_addresses
+from jupyter_mgpu.clusters.probing import answers, script
+from jupyter_mgpu.clusters.versions import PACKAGES, compare, facts
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
-from jupyter_mgpu.transport import host_probe
+from jupyter_mgpu.gpus.offer import offer
 from jupyter_mgpu.transport.ssh_connection import SshConnection
 
 _MARK_NAME = ".mgpu-probe-"
 _MARK_LIFE_S = 300.0
+CONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +43,26 @@ class Reached:
     """What a host has answered.
 
     Attributes:
-        caller: The address of this machine that leads from there to here; None if none does.
+        ways: The addresses of this machine that lead from there to here, the best one first.
+        tried: All that were tried, as words, with what came of each that does not.
         shares_files: Whether the notebook's folder is the same there.
         num_cores: How many cores may be kept busy there.
         slots: What its engines would get, one per engine.
         sentences: What the user should be told.
     """
 
-    caller: str | None
+    ways: tuple[str, ...]
+    tried: str
     shares_files: bool
     num_cores: int
     slots: list[dict[str, Any]]
     sentences: list[str]
 
 
-def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Reached]:
+def reach(hosts: Sequence[Asked], addresses: Sequence[str], folder: Path) -> list[Reached]:
     """Connect to hosts and ask them as `reach_each` does, and fail with the first that fails."""
     found = []
-    for answer in reach_each(hosts, address, folder):
+    for answer in reach_each(hosts, addresses, folder):
         if isinstance(answer, PoolStartError):
             raise answer
         found.append(answer)
@@ -71,13 +70,13 @@ def reach(hosts: Sequence[Asked], address: str | None, folder: Path) -> list[Rea
 
 
 def reach_each(
-    hosts: Sequence[Asked], address: str | None, folder: Path
+    hosts: Sequence[Asked], addresses: Sequence[str], folder: Path
 ) -> list[Reached | PoolStartError]:
     """Connect to hosts and ask them, all at the same time.
 
     Args:
         hosts: The hosts.
-        address: The address of this machine that they must use; None to try all it has.
+        addresses: Those of this machine that they may use; none to try all it has.
         folder: The notebook's folder.
 
     Returns:
@@ -85,11 +84,19 @@ def reach_each(
         if engines cannot run there; it says why and what to do.
     """
     nonce = secrets.token_hex(16)
-    with _doorbell(nonce) as port, marked(folder, nonce) as file:
-        callers = [(own, port) for own in ([address] if address else own_addresses())]
-        common = {"callers": callers, "nonce": nonce, "file": str(file)}
+    addresses = addresses or candidates()
+    with contextlib.closing(Doorbell(nonce)) as bell, marked(folder, nonce) as file:
+        look = {"op": "look", "packages": PACKAGES, "token": "", "file": str(file)}
+        requests = (
+            {**look, "content": nonce, "folder": None},
+            {
+                "op": "connect",
+                "targets": [{"address": a, "port": bell.port, "token": nonce} for a in addresses],
+                "timeout": CONNECT_S,
+            },
+        )
         asking = [
-            call_in_thread(lambda host=host: _ask(host, common), "mgpu-probe")  # type: ignore[misc]
+            call_in_thread(lambda host=host: _ask(host, requests, addresses), "mgpu-probe")  # type: ignore[misc]
             for host in hosts
         ]
         return [_outcome(answer) for answer in asking]
@@ -102,35 +109,9 @@ def _outcome(asked: "Future[Reached]") -> Reached | PoolStartError:
         return error
 
 
-def own_addresses() -> list[str]:
+def candidates() -> list[str]:
     """List this machine's addresses that others might reach."""
-    return [
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET and not entry.address.startswith("127.")
-    ]
-
-
-@contextlib.contextmanager
-def _doorbell(nonce: str) -> Iterator[int]:
-    """Answer each connection with a word that nobody else knows, and hear nothing."""
-    with socket.create_server(("", 0), backlog=128) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    visitor, _ = listener.accept()
-                except OSError:  # closed
-                    return
-                with visitor:
-                    visitor.sendall(nonce.encode())
-
-        threading.Thread(target=serve, name="mgpu-doorbell", daemon=True).start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+    return [address for _, address in own_addresses() if not is_loopback(address)]
 
 
 @contextlib.contextmanager
@@ -153,22 +134,33 @@ def marked(folder: Path, nonce: str) -> Iterator[Path]:
         file.unlink(missing_ok=True)
 
 
-def _ask(host: Asked, common: dict[str, Any]) -> Reached:
+def _ask(host: Asked, requests: Sequence[dict[str, Any]], addresses: Sequence[str]) -> Reached:
     name = host.connection.target.host
-    command = [shlex.quote(host.python), "-P", "-m", host_probe.__name__]
-    done = host.connection.run(command, json.dumps({**common, "request": host.request}))
-    told = next((line for line in done.stdout.splitlines() if line.startswith(host_probe.MARK)), "")
-    if not told:
+    call = {"op": "call", "module": offer.__module__, "function": offer.__name__}
+    text = script(*requests, {**call, "arguments": [host.request]})
+    done = host.connection.run([shlex.join([host.python, "-c", BOOTSTRAP])], text)
+    there, troubles, offered = [*answers(done.stdout), None, None, None][:3]
+    if there is None:
         raise _explain(name, host.python, done.stderr)
-    answer = json.loads(told.removeprefix(host_probe.MARK))
-    refused, told_versions = compare(facts(), answer["facts"], name)
+    refused, told_versions = compare(facts(), there, name)
     if refused:
-        raise PoolStartError(f"{' '.join(refused)} Install the same version on both.")
-    if "refusal" in answer:
-        raise PoolStartError(f"On {name}: {_as_described(answer['refusal'], host.request)}")
-    sentences = [*told_versions, *answer["sentences"]]
-    fields = ("caller", "shares_files", "num_cores", "slots")
-    return Reached(**{field: answer[field] for field in fields}, sentences=sentences)
+        step = f"Install the same version for {host.python} there."
+        raise PoolStartError(f"{' '.join(refused)} {step}")
+    if offered is None:
+        raise _explain(name, host.python, done.stderr)
+    if "refusal" in offered:
+        raise PoolStartError(f"On {name}: {_as_described(offered['refusal'], host.request)}")
+    tried = dict(zip(addresses, troubles, strict=True))
+    ways = [address for address, trouble in tried.items() if trouble is None]
+    words = [f"{address}: {trouble or 'it answers'}" for address, trouble in tried.items()]
+    return Reached(
+        ways=tuple(sorted(ways, key=lambda way: way != there["caller"])),
+        tried=", ".join(words),
+        shares_files=bool(there["is_shared"]),
+        num_cores=offered["num_cores"],
+        slots=offered["slots"],
+        sentences=[*told_versions, *offered["sentences"]],
+    )
 
 
 def _as_described(refusal: str, request: dict[str, Any]) -> str:
@@ -180,11 +172,6 @@ def _as_described(refusal: str, request: dict[str, Any]) -> str:
 
 def _explain(host: str, python: str, words: str) -> PoolStartError:
     said = "; ".join(words.strip().splitlines()[-3:]) or "nothing"
-    if "No module named 'jupyter_mgpu'" in words or "No module named jupyter_mgpu" in words:
-        return PoolStartError(
-            f"{python} on {host} does not have the package jupyter_mgpu. Install version "
-            f"{metadata.version('jupyter_mgpu')} there: {python} -m pip install jupyter_mgpu"
-        )
     if "not found" in words or "No such file" in words:
         return PoolStartError(
             f"There is no {python} on {host}. Name the interpreter there as `python` in the "

@@ -20,6 +20,7 @@ class EngineProcess(Protocol):
         rss_bytes: Its memory by its guard's last word; None on this machine, where it is read.
         lost: Why it counts as ended though nobody saw its end; None for all others.
         last_words: What it wrote last; empty on this machine, where it is read.
+        way: The owner's address that it has reached; None on this machine.
     """
 
     pid: int | None
@@ -27,6 +28,7 @@ class EngineProcess(Protocol):
     rss_bytes: int | None
     lost: str | None
     last_words: str
+    way: str | None
 
     def watch(self, on_exit: Callable[[], None]) -> None:
         """Have a function called when it has ended, in place of the one before."""
@@ -65,6 +67,7 @@ class LocalProcess:
     rss_bytes: int | None = None
     lost: str | None = None
     last_words = ""
+    way: str | None = None
 
     def __init__(self, launcher: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.pid: int | None = launcher.pid

@@ -4,7 +4,8 @@
   be used, uses a part of the pool's store of its own, and tells NCCL the device.
 * destroy_process_group: also ends a group that may not be used, and forgives a second call.
 * _new_process_group_helper and TCPStore: the sockets that they open are remembered.
-* _create_c10d_store: where the ranks of a cell meet on this host, they meet in the pool's store.
+* _create_c10d_store: where the ranks of a cell meet on this host, they meet in the pool's store,
+  and try by which interfaces they reach each other.
 * DistributedDataParallel and FullyShardedDataParallel: live objects are remembered.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 from jupyter_mgpu.errors import CollectiveError
 from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.on_engine.collectives.groups import C10D, EngineGroups
+from jupyter_mgpu.on_engine.collectives.meeting import choose_interface
 
 _MARK = "_mgpu_patched"
 _LOOK_S = 0.02
@@ -148,7 +150,9 @@ def _pool_store(rendezvous: ModuleType, groups: EngineGroups, asked: dict[str, A
         ),
         groups,
     )
-    return PrefixStore(groups.next_prefix(), store)
+    own = PrefixStore(groups.next_prefix(), store)
+    choose_interface(PrefixStore("mgpu-meeting", own), int(asked["rank"]), int(asked["world_size"]))
+    return own
 
 
 def _interruptible(make: Callable[[], Any], groups: EngineGroups) -> Any:
