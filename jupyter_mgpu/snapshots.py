@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_mgpu.gpus import GpuRow, GpuTable, table
@@ -21,6 +22,8 @@ from jupyter_mgpu.monitor import (
 
 if TYPE_CHECKING:
     from jupyter_mgpu.pool import Pool
+
+Looked = Sequence[Mapping[str, Any]]
 
 FIRST_ANSWER_S = 3.0
 """So long a host may take for its first reading: its sampler has to start."""
@@ -41,7 +44,7 @@ def snapshot() -> Snapshot:
     Example:
         >>> snapshot().to_pandas()
     """
-    return take_snapshot(engine_processes(), _wait_for_hosts)
+    return take_snapshot(engine_processes(), wait_for_hosts)
 
 
 def gpu_table() -> GpuTable:
@@ -49,8 +52,12 @@ def gpu_table() -> GpuTable:
 
     Creates no CUDA context, never raises. Waits for other hosts as `snapshot` does.
     """
+    return table_with(wait_for_hosts())
+
+
+def table_with(told: list[HostReading]) -> GpuTable:
+    """List the GPUs of this machine, and of the hosts of some readings, with who uses them."""
     own = table.gpu_table()
-    told = _wait_for_hosts()
     if not told:
         return own
     found = with_hosts(Snapshot(0.0, HostSample()), told, time.monotonic())
@@ -101,7 +108,7 @@ def host_readings() -> list[HostReading]:
     return [HostReading.from_dict(told) for told in _look()]
 
 
-def _look() -> list[dict[str, Any]]:
+def _look() -> Looked:
     return [told for pool in _open_pools() for told in pool.owner.far_hosts()]
 
 
@@ -113,15 +120,19 @@ def _open_pools() -> "list[Pool]":
     return open_pools()
 
 
-def _wait_for_hosts() -> list[HostReading]:
-    """Return new readings of all hosts that give some within a few seconds."""
+def wait_for_hosts(look: Callable[[], Looked] = _look) -> list[HostReading]:
+    """Return new readings of all hosts that give some within a few seconds.
+
+    Args:
+        look: What the owners of the pools tell; of the open ones by default.
+    """
     deadline_s = time.monotonic() + FIRST_ANSWER_S
-    while time.monotonic() < deadline_s and any(map(_is_awaited, _look())):
+    while any(map(_is_awaited, told := look())) and time.monotonic() < deadline_s:
         threading.Event().wait(_LOOK_S)
-    return host_readings()
+    return [HostReading.from_dict(host) for host in told]
 
 
-def _is_awaited(told: dict[str, Any]) -> bool:
+def _is_awaited(told: Mapping[str, Any]) -> bool:
     """Tell whether a host that was not asked before may soon give its first new reading."""
     if told["is_lost"] or told["watched_s"] > FIRST_ANSWER_S:
         return False

@@ -16,11 +16,13 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from jupyter_mgpu import clusters
+from jupyter_mgpu.clusters import ClusterDescription, MpiOptions
 from notebooks import wait_until
 
 _CLONE_NEWNET = 0x40000000
@@ -231,3 +233,16 @@ def _configure(folder: Path, hosts: list[Host]) -> Path:
         f"  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
     )
     return config
+
+
+def mpi_over(hosts: Hosts, patch: pytest.MonkeyPatch) -> ClusterDescription:
+    """Describe Open MPI on the two hosts, which it reaches by ssh."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        patch.setenv(name, "1")
+    hostfile = hosts.config.parent / "hosts"
+    hostfile.write_text("hosta slots=2\nhostb slots=2\n")
+    agent = ("--mca", "plm_rsh_agent", f"ssh -F {hosts.config}")
+    options = ("--hostfile", str(hostfile), "--map-by", "node", *agent)
+    return replace(clusters.find("mpi"), options=MpiOptions("mpirun", options))

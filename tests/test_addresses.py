@@ -5,22 +5,20 @@ The hosts are namespaces of this machine; see ssh_hosts.
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from far_pools import Loopback, far_plan, far_pool
-from ssh_hosts import ADDRESS, Host, Hosts, run
+from ssh_hosts import ADDRESS, Host, Hosts, mpi_over, run
 from test_ssh import sum_over_ranks
 
 import jupyter_mgpu as mgpu
-from jupyter_mgpu import clusters, curve
-from jupyter_mgpu.clusters import ClusterDescription, MpiOptions
+from jupyter_mgpu import curve
+from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import CollectiveError, MgpuError, PoolStartError
 from jupyter_mgpu.on_engine import lifeline, owner_address
@@ -190,17 +188,8 @@ def test_hosts_that_have_ipv6_only_make_a_pool(ssh_hosts: Hosts, own: str) -> No
 
 
 @pytest.fixture
-def mpi(ssh_hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterDescription:
-    """Open MPI, which reaches the two hosts by ssh."""
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text("hosta slots=2\nhostb slots=2\n")
-    agent = f"ssh -F {ssh_hosts.config}"
-    options = ("--hostfile", str(hostfile), "--map-by", "node", "--mca", "plm_rsh_agent", agent)
-    return replace(clusters.find("mpi"), options=MpiOptions("mpirun", options))
+def mpi(ssh_hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> ClusterDescription:
+    return mpi_over(ssh_hosts, monkeypatch)
 
 
 @pytest.mark.mpi

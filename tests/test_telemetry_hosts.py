@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -210,6 +212,22 @@ def test_the_table_has_the_other_hosts_gpus(duo: Duo) -> None:
     assert f"pool 'far' rank 1 (user {table[0].users[0].user}, pid {pid})" in repr(table)
     assert "<th>host</th>" in table._repr_html_()
     assert list(table.to_pandas().pids) == [(pid,), ()]
+
+
+def test_the_command_line_lists_the_other_hosts_gpus(duo: Duo) -> None:
+    assert duo.pool.engines
+    command = [sys.executable, "-m", "jupyter_mgpu.cli", "gpus"]
+
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    asked = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+
+    assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["hostb", "0"], ["hostb", "1"]]
+    shown = json.loads(asked.stdout)
+    assert [host["name"] for host in shown["other_hosts"]] == ["hostb"]
+    assert [(g["host"], g["utilization_percent"]) for g in shown["gpus"]] == [
+        ("hostb", 37),
+        ("hostb", 0),
+    ]
 
 
 def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:

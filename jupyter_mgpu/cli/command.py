@@ -65,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--json", action="store_true", help="write JSON")
         return added
 
-    add("gpus", lambda _: shown.gpus(), "List the GPUs of this machine with who uses them.")
+    add(
+        "gpus",
+        lambda _: shown.gpus(),
+        "List the GPUs of this machine, and of the hosts of your pools, with who uses them.",
+    )
     add("pools", lambda _: shown.pools(), "List your pools, in whichever kernel they are.")
     tasks = add("tasks", lambda given: shown.tasks(given.name), "List the tasks of your pools.")
     tasks.add_argument("name", nargs="?", help="show what this task has printed")

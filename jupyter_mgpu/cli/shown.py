@@ -7,10 +7,10 @@ from jupyter_mgpu import control, kept_tasks
 from jupyter_mgpu.control import Look
 from jupyter_mgpu.diagnosis import doctor as check_everything
 from jupyter_mgpu.errors import MgpuError
-from jupyter_mgpu.gpus import gpu_table
 from jupyter_mgpu.monitor import take_snapshot
 from jupyter_mgpu.output.table import format_bytes, text_table
 from jupyter_mgpu.owner import journal
+from jupyter_mgpu.snapshots import table_with, wait_for_hosts
 
 STOP_S = 10.0
 
@@ -25,8 +25,14 @@ class Outcome:
 
 
 def gpus() -> Outcome:
-    """Show the GPUs of this machine."""
-    return Outcome(take_snapshot().to_dict(), repr(gpu_table()))
+    """Show the GPUs of this machine, and of the other hosts of this user's pools."""
+    hosts = wait_for_hosts(_told_of_hosts)
+    return Outcome(take_snapshot(hosts=lambda: hosts).to_dict(), repr(table_with(hosts)))
+
+
+def _told_of_hosts() -> list[dict[str, Any]]:
+    looks = control.look_at(control.find_pools())
+    return [host for look in looks if look.answer for host in look.answer.get("hosts", ())]
 
 
 def pools() -> Outcome:
