@@ -104,8 +104,7 @@ def test_a_node_that_stops_reporting_turns_stale_alone(slurm_pool: Pool) -> None
 
 
 @pytest.mark.slurm
-@pytest.mark.usefixtures("slurm_pool")
-def test_the_sidebar_has_slurms_nodes(api: Any) -> None:
+def test_the_sidebar_has_slurms_nodes(api: Any, slurm_pool: Pool) -> None:
     def is_there(shown: dict[str, Any]) -> dict[str, Any] | None:
         hosts = {row.get("hostname"): row.get("state") for row in shown["host"].values()}
         return shown if hosts.get("node1") == hosts.get("node2") == "ok" else None
@@ -113,6 +112,9 @@ def test_the_sidebar_has_slurms_nodes(api: Any) -> None:
     shown = api.wait_until(is_there)
 
     assert f"node1/{gpu_uuid(0)}" in shown["gpus"]
+    assert [engine["host"] for engine in shown["engines"].values()] == [
+        engine.host for engine in slurm_pool.engines
+    ]
     assert shown["gpus"][f"node2/{gpu_uuid(0)}"]["label"] == "GPU 0 on node2"
 
 
