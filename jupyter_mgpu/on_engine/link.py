@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from jupyter_mgpu import curve, shared_memory
+from jupyter_mgpu import curve, shared_memory, wire_pieces
 from jupyter_mgpu.on_engine import imports
 from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header, decode, encode
@@ -101,7 +101,9 @@ class EngineLink:
     def _send(self, header: Header, frames: Sequence[Frame]) -> None:
         parts = encode(header, frames)
         with self._lock:
-            if len(parts) == 1:
+            if self._keys is not None and wire_pieces.is_large(parts):
+                self._send_pieces(parts)
+            elif len(parts) == 1:
                 self._work.send(parts[0])
             else:
                 self._work.send_multipart(parts)  # copied: the task may go on and change them
@@ -109,6 +111,12 @@ class EngineLink:
         if is_readable:
             # zmq's descriptor tells of new messages once: sending may have used that up.
             self._loop.call_soon_threadsafe(self._drain)
+
+    def _send_pieces(self, parts: Sequence[Frame]) -> None:
+        # Copied where the task may go on and change them: nobody does that to what is alone.
+        is_fixed = all(isinstance(part, bytes) or shared_memory.is_alone(part) for part in parts)
+        for message in wire_pieces.cut(parts):
+            self._work.send_multipart(message, copy=not is_fixed)
 
     def _drain(self) -> None:
         while True:

@@ -159,15 +159,14 @@ class Switchboard:
     def _receive(self) -> None:
         receive_all(self._router, self._take_parts, self._loop, self._receive)
 
-    def _take_parts(self, parts: "list[zmq.Frame]", *, is_far: bool = False) -> None:
-        name = parts[0].bytes.decode(errors="replace")
+    def _take_parts(self, name: str, parts: Sequence[Frame], *, is_far: bool = False) -> None:
         try:
-            header, frames = decode([part.buffer for part in parts[1:]])
+            header, frames = decode(parts)
         except (ValueError, IndexError):
             return  # not one of our engines
         engine = self._find(name.partition(":")[2])
         if engine is not None and engine.is_far == is_far:
-            engine.received_bytes += sum(map(len, parts)) - len(parts[0])
+            engine.received_bytes += sum(map(len, parts))
             self._take(name, engine, header, frames)
 
     def _take(self, name: str, engine: EngineRecord, header: Header, frames: list[Frame]) -> None:

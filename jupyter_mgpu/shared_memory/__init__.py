@@ -15,8 +15,8 @@ a view or a mapping of it. A buffer that nothing else refers to needs none: its 
 from jupyter_mgpu.shared_memory.block import Block
 from jupyter_mgpu.shared_memory.holder import Holder
 from jupyter_mgpu.shared_memory.lending import ANSWERS, Borrowed, Lender, borrow, is_copied
-from jupyter_mgpu.shared_memory.lent_memory import is_lent, is_only_reference
-from jupyter_mgpu.shared_memory.mapping import block_of, is_shared, memory_of
+from jupyter_mgpu.shared_memory.lent_memory import is_alone, is_lent, is_only_reference
+from jupyter_mgpu.shared_memory.mapping import block_of, is_shared, map_anonymous, memory_of
 from jupyter_mgpu.shared_memory.store import Store
 
 __all__ = [
@@ -28,9 +28,11 @@ __all__ = [
     "Store",
     "block_of",
     "borrow",
+    "is_alone",
     "is_copied",
     "is_lent",
     "is_only_reference",
     "is_shared",
+    "map_anonymous",
     "memory_of",
 ]

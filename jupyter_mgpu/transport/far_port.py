@@ -17,8 +17,9 @@ from jupyter_mgpu.transport.far_process import FarProcess
 from jupyter_mgpu.transport.placement import Launched
 from jupyter_mgpu.transport.routing import receive_all, send_to
 from jupyter_mgpu.wire import Frame, Header, decode, encode
+from jupyter_mgpu.wire_pieces import Pieces
 
-Listener = Callable[[list["zmq.Frame"]], None]
+Listener = Callable[[str, Sequence[Frame]], None]
 
 GUARD = "guard:"
 KEEPALIVE_S = 30
@@ -36,7 +37,7 @@ class FarPort:
         address: The one of them that engines have reached.
         url: Where it listens, with the first of the addresses.
         keys: What a client must know.
-        listener: Takes the parts of what engines say; the first is the connection's name.
+        listener: Takes the name of a connection, and the parts of what came on it.
         guard_listener: Takes what the guard of a living engine says, with the engine's name.
     """
 
@@ -44,10 +45,11 @@ class FarPort:
         keys = curve.make_keys()
         self.address = addresses[0]
         self.keys = keys.for_clients
-        self.listener: Listener = lambda _parts: None
+        self.listener: Listener = lambda _name, _parts: None
         self.guard_listener: Callable[[str, Header], None] = lambda _engine, _header: None
         self._loop = loop
         self._processes: dict[str, FarProcess] = {}
+        self._pieces: dict[str, Pieces] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doorkeeper = curve.Doorkeeper(self._context, keys, loop)
         self._router = self._context.socket(zmq.ROUTER)
@@ -99,15 +101,14 @@ class FarPort:
     def _receive(self) -> None:
         receive_all(self._router, self._take, self._loop, self._receive)
 
-    def _take(self, parts: "list[zmq.Frame]") -> None:
-        name = parts[0].bytes.decode(errors="replace")
+    def _take(self, name: str, parts: Sequence[Frame]) -> None:
         if name.startswith(GUARD):
-            self._on_guard(name, parts[1:])
-        else:
-            self.listener(parts)
+            self._on_guard(name, parts)
+        elif (whole := self._pieces.setdefault(name, Pieces()).take(parts)) is not None:
+            self.listener(name, whole)
 
-    def _on_guard(self, name: str, parts: "Sequence[zmq.Frame]") -> None:
-        header, frames = decode([part.buffer for part in parts])
+    def _on_guard(self, name: str, parts: Sequence[Frame]) -> None:
+        header, frames = decode(parts)
         process = self._processes.get(name.removeprefix(GUARD))
         if process is not None and process.is_alive():
             process.heard(header, frames)
@@ -123,6 +124,8 @@ class FarPort:
             process.tick()
             if not process.is_alive():
                 del self._processes[name]
+                for channel in ("work", "control"):
+                    self._pieces.pop(f"{channel}:{name}", None)
 
     def close(self) -> None:
         """Close the port."""

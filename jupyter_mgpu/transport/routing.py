@@ -8,24 +8,32 @@ import zmq
 
 from jupyter_mgpu.wire import Frame
 
+SLICE_S = 0.01
+"""So long messages are taken before the loop does something else, such as a Stop."""
+
 
 def receive_all(
     router: "zmq.Socket[bytes]",
-    take: Callable[[list["zmq.Frame"]], None],
+    take: Callable[[str, list[Frame]], None],
     loop: asyncio.AbstractEventLoop,
     receive: Callable[[], None],
 ) -> None:
-    """Take all that has come; a message that raises holds up none of those behind it.
+    """Take what has come, the rest soon; a message that raises holds up none of those behind it.
 
     Args:
         router: The socket.
-        take: Takes the parts of each message.
+        take: Takes the connection and the parts of each message.
         loop: Where the socket is read.
         receive: Calls this function.
     """
+    until_s = loop.time() + SLICE_S
     try:
         while not router.closed and int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            take(router.recv_multipart(copy=False))
+            if loop.time() > until_s:
+                loop.call_soon(receive)
+                return
+            name, *parts = router.recv_multipart(copy=False)
+            take(name.bytes.decode(errors="replace"), [part.buffer for part in parts])
     except BaseException:
         loop.call_soon(receive)  # zmq's descriptor tells of new messages once
         raise
