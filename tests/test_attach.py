@@ -72,21 +72,20 @@ pool.status()  # answered when all before has arrived
 
 def test_what_a_kernel_has_sent_before_its_end_is_done() -> None:
     code = """
-import asyncio, numpy, signal
+import numpy, signal
 from jupyter_mgpu import control
 os.kill(control.named('night').kernel_pid, signal.SIGSTOP)
 pool.submit(len, numpy.ones(2_000_000))  # its block ends with this kernel
 late = [mgpu.parfeval(abs, -i, name=f"late-{i}") for i in range(5)]
-asyncio.run_coroutine_threadsafe(asyncio.sleep(0), pool.owner._link._loop).result()  # all is sent
+os.kill(os.getpid(), signal.SIGKILL)  # now, not when the cell has ended
 """
     with ended_later("night"):
         with kernel() as nb:
             nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
             keeper = control.named("night").kernel_pid
             try:
-                nb.check(code)
-                nb.kill()
-                wait_until(lambda: not is_alive(nb.pid), 10, "the kernel's end")
+                nb.submit(code)
+                wait_until(lambda: not is_alive(nb.pid), 40, "the kernel's end")
             finally:
                 os.kill(keeper, signal.SIGCONT)
         wait_until(lambda: record_of("night")["attached_pid"] is None, 20, "the detaching")

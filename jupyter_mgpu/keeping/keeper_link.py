@@ -23,6 +23,7 @@ from jupyter_mgpu.wire import Frame, Header
 
 AGE_S = 1.0
 REAP_S = 2.0
+HAND_OVER_S = 1.0
 LOG = "keeper.log"
 """In the pool's folder: what the keeper writes, which is nothing unless it fails."""
 _LAST_WORDS = 4096
@@ -218,6 +219,19 @@ class KeeperLink:
         """
         header = {"op": "do", "name": operation, "args": args}
         self._call(lambda: self._connection.send(header, frames))
+
+    def hand_over(self, operation: str, frames: Sequence[Frame] = (), /, **args: Any) -> None:
+        """Do what `tell` does, and return when the message has left this process.
+
+        It arrives then, even if this process is killed at once.
+
+        Raises:
+            PoolClosedError: If the pool has ended.
+        """
+        self.tell(operation, frames, **args)
+        written = threading.Event()
+        self._call(written.set)
+        written.wait(HAND_OVER_S)  # the loop may have ended
 
     def ask(self, operation: str, frames: Sequence[Frame] = (), /, **args: Any) -> Future[Any]:
         """Ask the keeper for something; the future gets the answer, or the keeper's error.

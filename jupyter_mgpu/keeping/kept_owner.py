@@ -140,7 +140,7 @@ class KeptOwner:
             return
         described, frames = describe_task(task)
         if not any(map(is_shared, frames)):
-            self._link.tell("submit", frames, task=described)
+            self._link.hand_over("submit", frames, task=described)
             taken = None
         else:  # this kernel may die as soon as the keeper holds it
             taken = self._link.ask("submit", frames, task=described)

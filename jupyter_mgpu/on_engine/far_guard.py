@@ -162,8 +162,11 @@ class _Guard:
         self._is_asked_to_end = True
 
     def _is_over(self) -> bool:
+        return self._is_cut_off() or self._is_asked_to_end or self._has_ended(0)
+
+    def _is_cut_off(self) -> bool:
         away_s = 0.0 if self._away_since is None else time.monotonic() - self._away_since
-        return away_s > lifeline.AWAY_S or self._is_asked_to_end or self._has_ended(0)
+        return away_s > lifeline.AWAY_S
 
     def _has_ended(self, timeout_s: float) -> bool:
         return bool(select.select([self._ended], [], [], timeout_s)[0])
@@ -215,6 +218,7 @@ class _Guard:
             self._say("reading", [zlib.compress(reading)])
 
     def _end_engine(self) -> None:
+        is_cut_off = self._is_cut_off() and not self._has_ended(0)
         if not self._has_ended(0):
             with contextlib.suppress(OSError):
                 os.kill(self._engine, signal.SIGTERM)
@@ -227,7 +231,8 @@ class _Guard:
         asked = self._is_asked_to_end or code == -signal.SIGTERM
         self._send_log(LAST_LOG_BYTES)
         words = _read(self._folder / "output", -LAST_BYTES).decode(errors="replace")
-        self._say("ended", code=code, words=words, asked=asked)
+        # Heard only by an owner that slept, or was stopped, while its host kept the connection.
+        self._say("ended", code=code, words=words, asked=asked, is_cut_off=is_cut_off)
         self._line.close()
         self._monitor.close()
         self._context.term()  # waits until that is sent, at most for the line's linger

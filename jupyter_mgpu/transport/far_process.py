@@ -132,7 +132,13 @@ class FarProcess:
         elif operation == "ended":
             self._code = header["code"]
             self.last_words = header["words"]
-            if header["asked"] and self._ticks_killed is None:
+            if header["is_cut_off"]:
+                self.lost = (
+                    f"was ended, since {self.host} had not heard of this machine for "
+                    f"{lifeline.PONG_S + lifeline.AWAY_S:g} s (it slept, or the kernel was stopped)"
+                )
+                self._end()
+            elif header["asked"] and self._ticks_killed is None:
                 self._explain_and_end()
             else:
                 self._end()
