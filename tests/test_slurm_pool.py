@@ -277,7 +277,10 @@ def test_what_slurm_refuses_is_told_with_its_own_words(
 def test_a_job_that_cannot_run_python_says_so(cluster: ClusterDescription) -> None:
     broken = replace(cluster, python="/no/python")
 
-    with pytest.raises(PoolStartError, match=r"(?s)before its engines began.*/no/python"):
+    with pytest.raises(
+        PoolStartError,
+        match=r"(?s)before its engines began; they should reach this host at \d+\..*/no/python",
+    ):
         mgpu.parpool(1, cluster=broken, name="broken")
 
     assert not list((Path(os.environ["XDG_CACHE_HOME"]) / "jupyter_mgpu").glob("*.log"))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
+from jupyter_mgpu.on_engine import owner_address
 from jupyter_mgpu.transport import slurm_queue
 from jupyter_mgpu.transport.placement import Order
 from jupyter_mgpu.transport.slurm_queue import Job
@@ -90,7 +91,7 @@ class SlurmJob:
             if job is None:
                 continue
             if job.is_over:
-                raise PoolStartError(self._failure(f"{job.end}, before its engines began"))
+                raise PoolStartError(self._failure(f"{job.end}, before its engines began", orders))
             if job.state == "PENDING":
                 words = await _in_thread(lambda job=job: self._waiting_words(job))  # type: ignore[misc]
                 if words != told and time.monotonic() - submitted_s > QUIET_S:
@@ -102,7 +103,9 @@ class SlurmJob:
             if time.monotonic() - running_s > timeout_s:
                 missing = f"{len(waiting)} of its {self._size} engines did not begin"
                 raise PoolStartError(
-                    self._failure(f"runs on {job.nodes}, but {missing} within {timeout_s:g} s")
+                    self._failure(
+                        f"runs on {job.nodes}, but {missing} within {timeout_s:g} s", orders
+                    )
                 )
         self._clock.look()
         if told:
@@ -115,11 +118,13 @@ class SlurmJob:
             f"{f', {ahead} ahead' if ahead else ''}. Stop cancels it."
         )
 
-    def _failure(self, what: str) -> str:
+    def _failure(self, what: str, orders: Sequence[Order]) -> str:
         try:
             lines = self._log.read_bytes()[-LAST_BYTES:].decode(errors="replace").strip()
         except OSError:
             lines = ""
+        if addresses := orders[0].environment.get(owner_address.VARIABLE):
+            what += f"; they should reach this host at {addresses.replace(',', ', ')}"
         said = f"\nIts last lines:\n{lines}" if lines else ""
         return f"Slurm's job {self._id} {what}.{said}"
 
