@@ -23,8 +23,12 @@ def attached_line(status: PoolStatus, num_ended: int) -> str:
     return (
         f"Attached to the pool {status.name!r}: {_engines(status)}; tasks: {_work(status)}, "
         f"{num_ended} ended. tasks.load(name) brings a task back, %tasks lists them.{lost}"
-        f"{''.join(f' {note[0].upper()}{note[1:].rstrip(chr(46))}.' for note in status.notes)}"
+        f"{''.join(map(_sentence, status.notes))}"
     )
+
+
+def _sentence(note: str) -> str:
+    return f" {note[0].upper()}{note[1:].removesuffix('.')}."
 
 
 def _engines(status: PoolStatus) -> str:
