@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zmq
 
 from jupyter_mgpu.errors import (
     EngineDiedError,
@@ -22,7 +24,10 @@ from jupyter_mgpu.errors import (
     SelectionError,
 )
 from jupyter_mgpu.owner import endpoint, records
+from jupyter_mgpu.owner.owner_loop import OwnerLoop
+from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.start import current_pool, parpool, pool_named
 from notebooks import Notebook, is_alive, wait_for_file, wait_until
 
@@ -122,8 +127,6 @@ def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
 
 
 def test_a_stranger_on_the_socket_is_not_heard(pool: Pool) -> None:
-    import zmq
-
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.identity = b"work:9.0"
@@ -321,6 +324,18 @@ def test_an_engine_that_exits_at_its_start_fails_the_pool_with_its_words(
 
     with pytest.raises(Exception, match="open pools are"):
         pool_named("broken")
+
+
+def test_a_pool_that_cannot_listen_gives_its_port_back(tmp_path: Path) -> None:
+    plan = PoolPlan("nowhere", (), tmp_path / ("x" * 108), Rendezvous())  # for a socket
+    owner = OwnerLoop(plan, lambda *_event: None)
+
+    owner.run()
+
+    with pytest.raises(zmq.ZMQError, match="longer than"):
+        owner.ready.result(0)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", plan.rendezvous.port))
 
 
 def test_without_any_engine_a_task_ends_at_once_until_a_restart_succeeds(

@@ -81,6 +81,7 @@ class OwnerLoop:
         try:
             asyncio.run(self.serve())
         except BaseException as error:
+            self.plan.rendezvous.close()
             shutil.rmtree(self.plan.folder, ignore_errors=True)
             if self.ready.done():
                 raise  # nobody waits: the thread's excepthook shows it

@@ -78,7 +78,11 @@ class Switchboard:
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.sndhwm = self._router.rcvhwm = 0
         self._router.linger = 0
-        self._router.bind(url)
+        try:
+            self._router.bind(url)
+        except zmq.ZMQError:
+            self._context.destroy()  # else the end of this process would wait for it
+            raise
         loop.add_reader(self._router.fileno(), self._receive)
 
     def send_work(self, engine: EngineRecord, header: Header, frames: Sequence[Frame]) -> None:

@@ -63,7 +63,12 @@ class FarPort:
         self._router.tcp_keepalive, self._router.tcp_keepalive_idle = 1, KEEPALIVE_S
         self._router.ipv6 = any(":" in address for address in addresses)
         first = bracketed(addresses[0])
-        self._router.bind(f"tcp://{first if len(addresses) == 1 else '*'}:*")
+        try:
+            self._router.bind(f"tcp://{first if len(addresses) == 1 else '*'}:*")
+        except zmq.ZMQError:
+            self._doorkeeper.close()
+            self._context.destroy()  # else the end of this process would wait for it
+            raise
         endpoint = str(self._router.get_string(zmq.LAST_ENDPOINT)).rstrip("\0")
         self.url = f"tcp://{first}:{endpoint.rpartition(':')[2]}"
         loop.add_reader(self._router.fileno(), self._receive)
