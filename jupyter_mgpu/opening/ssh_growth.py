@@ -14,16 +14,8 @@ from jupyter_mgpu.errors import MgpuError, SelectionError
 from jupyter_mgpu.gpus import Request
 from jupyter_mgpu.opening.dividing import Offer, divide
 from jupyter_mgpu.opening.far_plan import FarPlan
-from jupyter_mgpu.opening.ssh_plan import (
-    TUNNEL_ADDRESS,
-    Found,
-    connection_to,
-    offer_here,
-    offer_of,
-    plan_shares,
-    take_slots,
-    wish_of,
-)
+from jupyter_mgpu.opening.ssh_engines import TUNNEL_ADDRESS, Found, plan_shares, take_slots
+from jupyter_mgpu.opening.ssh_plan import connection_to, offer_here, offer_of, wish_of
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.transport.host_reach import Asked, Reached, reach_each
 from jupyter_mgpu.transport.launch_ssh import SshLauncher
