@@ -12,8 +12,14 @@ have() {
     return 1
 }
 
+install() {
+    apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+}
+
 packages=""
-have chromium chromium-browser || packages="chromium"
+browsers="chromium-headless-shell"
+[ -n "${CI:-}" ] || browsers="$browsers chromium chromium-browser" # slower, but nothing to install
+have $browsers || packages="chromium-headless-shell"
 if [ -n "${CI:-}" ]; then
     have slurmctld || packages="$packages slurm-wlm"
     have munged || packages="$packages munge"
@@ -30,6 +36,6 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq >/dev/null || true
 for package in $packages; do # one by one: a system may have some of them only
-    apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+    install "$package" || { [ "$package" = chromium-headless-shell ] && install chromium; } ||
         echo "$package cannot be installed: tests that need it are skipped." >&2
 done

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from view_page import CHROMIUM
+
 from notebooks import wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TIMEOUT_MS = 60_000
 VIEWPORT = {"width": 1200, "height": 1400}
 TOKEN = "browser-test"
