@@ -83,7 +83,12 @@ class Panel:
         wait_until(lambda: abs(self.node.bounding_box()["width"] - width) < 3, 30, "its width")
 
     def use_theme(self, name: str) -> None:
-        self.tab.page.evaluate(THEME, name)
+        """Change JupyterLab's theme, and wait until it has its colours."""
+        page = self.tab.page
+        page.evaluate(THEME, name)
+        page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
+        # A change while the last one's splash screen goes takes it away twice, an error of its own.
+        page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def overflows(self) -> list[str]:
         """What is wider than its place."""
