@@ -263,7 +263,7 @@ def test_pool_client_reaches_engines_elsewhere_over_encrypted_and_signed_connect
 
 def test_what_is_sent_after_the_end_goes_nowhere() -> None:
     loop = asyncio.new_event_loop()
-    port = FarPort("127.0.0.1", loop)
+    port = FarPort(["127.0.0.1"], loop)
     port.close()
 
     port.send_guard("0.0", encode({"op": "sample"}))  # a view has looked at that moment

@@ -1,6 +1,8 @@
 """Large results of engines on other hosts: in pieces, so that they hold nothing else up."""
 
+import asyncio
 import builtins
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from far_pools import Loopback, far_plan, far_pool
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.transport.placement import Placement
 from jupyter_mgpu.wire_pieces import MARK, PIECE_BYTES, Pieces, cut
 
@@ -45,6 +48,24 @@ def test_pieces_make_the_same_parts_again(sizes: list[int]) -> None:
 
         assert [bytes(part) for part in whole] == parts
         assert pieces.take([b"other", MARK]) == [b"other", MARK]
+
+
+def test_the_rest_of_a_message_of_an_engine_that_was_given_up_is_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    port, heard = FarPort(["127.0.0.1"], loop), []
+    port.listener = lambda name, _parts: heard.append(name)
+    port.expect("0.1", "there", Path(os.devnull))
+    message = list(cut([bytes(3 * PIECE_BYTES)]))
+
+    for part in message[1:]:
+        port._take("work:0.0", part)
+    for part in message:
+        port._take("work:0.1", part)
+
+    assert heard == ["work:0.1"]
+    assert list(port._pieces) == ["work:0.1"]
+    port.close()
+    loop.close()
 
 
 def test_a_large_result_comes_in_small_parts_and_is_copied_once_there(

@@ -109,7 +109,10 @@ class FarPort:
     def _take(self, name: str, parts: Sequence[Frame]) -> None:
         if name.startswith(GUARD):
             self._on_guard(name, parts)
-        elif (whole := self._pieces.setdefault(name, Pieces()).take(parts)) is not None:
+            return
+        # One that was given up may come back in the middle of a large message.
+        is_expected = name.partition(":")[2] in self._processes
+        if is_expected and (whole := self._pieces.setdefault(name, Pieces()).take(parts)):
             self.listener(name, whole)
 
     def _on_guard(self, name: str, parts: Sequence[Frame]) -> None:
