@@ -19,6 +19,7 @@ from test_ssh import sum_over_ranks
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
 from jupyter_mgpu.clusters import ClusterDescription
+from jupyter_mgpu.clusters.probe import Doorbell
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import CollectiveError, MgpuError, PoolStartError
 from jupyter_mgpu.on_engine import lifeline, owner_address
@@ -97,31 +98,29 @@ def test_hosts_that_share_no_address_of_this_one_meet_all_the_same(
 def test_an_error_names_all_addresses_that_were_tried(
     ssh_hosts: Hosts,
 ) -> None:
-    port = _free_port()
+    bell = Doorbell("somebody else")
+    port = bell.port
     tried = {
-        owner_address.VARIABLE: f"{LOST},{ADDRESS}",
+        owner_address.VARIABLE: f"{LOST},{ADDRESS},{ssh_hosts.b.address}",
         lifeline.URL_VARIABLE: f"tcp://{LOST}:{port}",
         curve.KEYS_VARIABLE: curve.make_keys().for_clients,
     }
     find = f"from jupyter_mgpu.on_engine import owner_address; owner_address.find({tried})"
     there = ("ip", "netns", "exec", ssh_hosts.a.namespace, sys.executable, "-c", find)
 
-    done = subprocess.run(there, capture_output=True, text=True, timeout=60, check=False)
+    with contextlib.closing(bell):
+        done = subprocess.run(there, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 1
     assert f"does not reach the notebook's host on port {port} ({LOST}: " in done.stderr
-    assert f", {ADDRESS}: Connection refused). Open a way" in done.stderr
+    assert f", {ADDRESS}: what answers there does not prove" in done.stderr
+    assert f", {ssh_hosts.b.address}: Connection refused). Open a way" in done.stderr
     assert 'address = "ADDRESS"' in done.stderr
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("", 0))
-        return int(bound.getsockname()[1])
 
 
 def test_ranks_take_the_interface_by_which_the_others_reach_them(ssh_hosts: Hosts) -> None:
     def crossing() -> str:
+        os.environ["MASTER_ADDR"] = "127.0.0.1"  # as tutorials do
         sum_over_ranks()
         return os.environ["GLOO_SOCKET_IFNAME"]
 

@@ -18,6 +18,7 @@ ANSWER_S = 20.0
 """So long the owner may take to answer: it is slow while its host, or the kernel, is busy."""
 GRACE_S = 0.5
 """So long the better ones may still answer when one has."""
+UNPROVEN = f"what answers there does not prove within {ANSWER_S:g} s that it is the pool"
 
 _ENDS = (
     zmq.EVENT_CLOSED
@@ -47,9 +48,12 @@ def find(environment: MutableMapping[str, str] = os.environ) -> None:
     port = int(environment[lifeline.URL_VARIABLE].rpartition(":")[2])
     address = _first_that_answers(addresses, port, environment[curve.KEYS_VARIABLE])
     if address is None:
-        targets = [{"address": each, "port": port, "token": VARIABLE} for each in addresses]
+        targets = [{"address": each, "port": port, "token": ""} for each in addresses]
         troubles = probe.connect_all({"targets": targets, "timeout": CONNECT_S})
-        tried = ", ".join(map(": ".join, zip(addresses, map(str, troubles), strict=True)))
+        tried = ", ".join(
+            f"{address}: {trouble or UNPROVEN}"
+            for address, trouble in zip(addresses, troubles, strict=True)
+        )
         raise SystemExit(
             f"{os.uname().nodename} does not reach the notebook's host on port {port} ({tried}). "
             'Open a way, or name the right one in the cluster\'s description: address = "ADDRESS".'

@@ -36,7 +36,7 @@ def choose_interface(store: Any, rank: int, world_size: int) -> None:
     Raises:
         CollectiveError: On all ranks, if there is none; it names the addresses that were tried.
     """
-    if is_loopback(os.environ["MASTER_ADDR"]):
+    if is_loopback(_owner_address()):
         return  # a pool of one host
     here = _identity()
     store.set(f"host/{rank}", here)
@@ -51,6 +51,11 @@ def choose_interface(store: Any, rank: int, world_size: int) -> None:
     _silent.update((host, address) for host, address in found["silent"])
     if found["interface"]:
         os.environ.update(dict.fromkeys(_free_variables(), str(found["interface"])))
+
+
+def _owner_address() -> str:
+    """Return where the pool's store is: MASTER_ADDR, which a tutorial's cell may have set."""
+    return os.environ["MGPU_STORE"].rpartition(":")[0]
 
 
 def _identity() -> str:
@@ -99,7 +104,7 @@ def _ways() -> list[tuple[str, str]]:
         if not is_loopback(address):
             first.setdefault(name, address)
     fixed = os.environ.get("MGPU_ADDRESS")
-    likely = interface_towards(fixed or os.environ["MASTER_ADDR"])
+    likely = interface_towards(fixed or _owner_address())
     ways = sorted(first.items(), key=lambda way: way[0] != likely)
     return [way for way in ways if way[0] == likely] if fixed else ways
 
