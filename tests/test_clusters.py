@@ -175,6 +175,7 @@ WRONG = {
     '[x]\nkind = "slurm"\npartition = "gpu\\n#SBATCH"': r"on one line",
     SLURM + 'options = ["-N2", "--ntasks=8"]': r'"--ntasks=8", but the number .* %parpool 4',
     SLURM + 'options = ["-n", "8"]': r'options = "-n", but the number of tasks',
+    '[x]\nkind = "mpi"\noptions = ["-x", "A"]': r'"-x", but variables .* environment = { NAME',
     SLURM + r'template = "#!/bin/sh\nexit 3\n"': r"it starts no engines.*srun {program_and_args}",
     SLURM + r'template = "#!/bin/sh\nsrun {program}_and {arg}\n"': r"{arg} in it is none of {n}",
     SLURM + r'template = "#!/bin/sh\ncd ${HOME}\nsrun {program_and_args}"': r"twice: \${{A}}",

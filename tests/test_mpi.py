@@ -31,7 +31,8 @@ def mpi() -> Iterator[ClusterDescription]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
             patch.setenv(name, "1")
-        yield replace(clusters.find("mpi"), options=MpiOptions("mpirun", ("--oversubscribe",)))
+        options = ("--oversubscribe", "--mca", "some_users_own", "{}")
+        yield replace(clusters.find("mpi"), options=MpiOptions("mpirun", options))
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,12 @@ def _options(
                 allowed = "the number of tasks is that of engines, as in %parpool 4"
                 place.within("options").refuse(word, allowed)
         return SlurmOptions(**given)
-    return MpiOptions(**given) if kind == "mpi" else LauncherOptions(**given)
+    if kind == "mpi":
+        if "-x" in given.get("options", ()):  # Open MPI takes variables in one way only
+            allowed = 'variables of engines are written as environment = { NAME = "value" }'
+            place.within("options").refuse("-x", allowed)
+        return MpiOptions(**given)
+    return LauncherOptions(**given)
 
 
 def _file(place: Place, folder: Path, name: str) -> Path:

@@ -156,7 +156,10 @@ class StepLauncher(SetLauncher):
             own = folded.fold([{**first.environment, "MGPU_LOCAL_RANK": local_rank}])
             there = sum(place[0] == host for place in self._places.values())
             gpus = there * int(first.environment[scheduled_gpus.NUMBER_VARIABLE])
-            options = tuple(word.format(host=host, gpus=gpus) for word in starter.on_host)
+            options = tuple(  # the user's own among them, which may have other braces
+                word.replace("{host}", host).replace("{gpus}", str(gpus))
+                for word in starter.on_host
+            )
         hidden = [name for name in os.environ if tells_a_rank(name) or name == GPUS_PER_TASK]
         launcher = PoolStepLauncher(
             mpi_cmd=["env", *(f"--unset={name}" for name in hidden), starter.program],
