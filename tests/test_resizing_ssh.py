@@ -160,13 +160,22 @@ def test_cpu_engines_are_spread_evenly_also_on_this_machine(ssh_hosts: Hosts) ->
     assert [place[4] for place in places] == ["0", "0", "1", "2", "1"]
 
 
-def test_a_pool_grows_through_ssh_where_only_that_is_open(ssh_hosts: Hosts) -> None:
+def test_a_pool_grows_through_ssh_where_only_that_is_open(
+    ssh_hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ssh_hosts.hidden)
     far = [HostDescription(host, host, gpus="none", engines=1) for host in ("hosta", "hostb")]
     options = SshOptions(config=ssh_hosts.config, tunnel=True)
     cluster = ClusterDescription("lab", "ssh", hosts=tuple(far), options=options)
 
     with mgpu.parpool(1, cluster=cluster, name="tunnel") as pool:
+        told = capsys.readouterr().out
+        assert ("no collectives" in told, "hosta does not see" in told) == (True, True)
+        assert "hostb" not in told
         mgpu.parpool(2, name="tunnel")
+        told = capsys.readouterr().out
+        assert ("no collectives" in told, "hosta" in told) == (False, False)
+        assert "hostb does not see" in told
         assert [engine.host for engine in pool.engines] == ["hosta", "hostb"]
         assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["2", "2"]
         with pytest.raises(SelectionError, match="hosta: its description has 1 engines"):

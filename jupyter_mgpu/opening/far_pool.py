@@ -107,6 +107,8 @@ def grow_far_pool(pool: Pool, owner: Owner, request: Request) -> None:
     plan_more = plan_more_over_ssh if description.kind == "ssh" else plan_more_ranks
     plan = plan_more(request, owner, description)
     size = pool.size
+    for sentence in plan.sentences:
+        notices.say(sentence)
     try:
         pool.grow(plan.engines, plan.claims)
         try:

@@ -107,7 +107,8 @@ def plan_shares(
             claim.drop()
         raise
     if addresses == (TUNNEL_ADDRESS,) and len(description.hosts) > 1:
-        sentences.append(APART)
+        if not request.first_rank:
+            sentences.append(APART)
         engines = [
             replace(plan, environment={**plan.environment, "MGPU_APART": APART}) for plan in engines
         ]
@@ -115,6 +116,8 @@ def plan_shares(
 
 
 def _tell(found: Found) -> list[str]:
+    if found.has or not found.slots:
+        return []  # that was told before, or is of no matter
     told = [f"{found.host.name}: {sentence}" for sentence in found.reached.sentences]
     if not found.reached.shares_files:
         told.append(UNSEEN.format(host=found.host.name))

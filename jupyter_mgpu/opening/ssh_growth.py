@@ -80,7 +80,7 @@ def plan_more_over_ssh(request: Request, owner: Owner, description: ClusterDescr
         for site in sites:  # nobody would at the pool's end
             if site.launcher is not None and not site.has and not shares[site.host.name]:
                 site.launcher.connection.close()
-        return replace(plan, sentences=(), on_drop=undo.pop_all().close)
+        return replace(plan, on_drop=undo.pop_all().close)
 
 
 def _sites(
