@@ -208,6 +208,7 @@ def test_a_job_of_slurm_is_tried_and_the_node_looked_at(
     code, found = check(text.format("gpu", "--mem=100"), **machine)
     _, no_partition = check(text.format("cpu", "--mem=100"), **machine)
     _, too_much = check(text.format("gpu", "--mem=100G"), **machine)
+    _, no_folder = check(text.format("gpu", "--mem=100") + 'folder = "/no/folder"\n', **machine)
 
     assert code == 0, found
     assert "gpu*: 1 nodes idle" in found["Slurm"][0]
@@ -216,6 +217,7 @@ def test_a_job_of_slurm_is_tried_and_the_node_looked_at(
     assert "a node reaches this host" in found["a node: ports"][0]
     assert "There is no partition 'cpu', but: gpu, urgent." in no_partition["Slurm"][0]
     assert "Requested node configuration is not available" in too_much["job"][0]
+    assert "/no/folder is not there" in no_folder["a node: folder"][0]
 
 
 @pytest.mark.slurm

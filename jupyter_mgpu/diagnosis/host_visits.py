@@ -62,7 +62,7 @@ def checks_of_visit(cluster: ClusterDescription, here: Visit, there: Visit) -> l
         _check_gpus(cluster, there),
         *_check_ports(cluster, here, there),
         judge_infiniband(f"{there.name}: InfiniBand", there.facts["infiniband"]),
-        _check_folder(there),
+        _check_folder(cluster, there),
         _check_clock(there),
     ]
 
@@ -172,9 +172,9 @@ def _check_way(
     )
 
 
-def _check_folder(there: Visit) -> Check:
+def _check_folder(cluster: ClusterDescription, there: Visit) -> Check:
     name = f"{there.name}: folder"
-    folder = there.host.folder if there.host is not None else None
+    folder = (there.host or cluster).folder or "The home"
     if not there.facts["has_folder"]:
         return failed(
             name, f"{folder} is not there.", f"Make it, or correct folder for {there.name}."
