@@ -149,12 +149,15 @@ class KeptLoop(TaskFuture):
 
     def complete(self) -> None:
         """Take note that all parts were taken."""
-        unsent = self._total - sum((part.part or {})["size"] for part in self.parts)
+        lost = self._total - sum((part.part or {})["size"] for part in self.parts)
         if self._error is not None:
             self._end_with(self._error)
-        elif unsent:
-            text = f"The kernel of the loop {self.name!r} ended before it had sent all items"
-            error = MgpuError(f"{text}: {unsent} of {self._total} are missing in `results`.")
+        elif lost:
+            error = MgpuError(
+                f"Of the items of the loop {self.name!r} {lost} of {self._total} are missing in "
+                "`results`: its kernel ended before it had sent them, its keeper was killed, or "
+                "they are on disk no longer. Run the loop again for these."
+            )
             self._end_with(error)
         elif len(self._values) < self._total:  # it was asked to stop
             self._end_with(CancelledError())
@@ -232,19 +235,24 @@ def start(
     loop = KeptLoop(part_of, datetime.now(UTC), ends_early=True)
     loop.companions = companions
     submission.open_loop(loop)
-    for first in range(0, len(items), size):
-        part = items[first : first + size]
-        future = submission.call(
-            run_part,
-            (loop.id, function, first, part, wish.seed),
-            {"collects": wish.collects},
-            name=f"{wish.name}[{first}:{first + len(part)}]",
-            ranks=ranks,
-            retries=1,
-            part={**part_of, "first": first, "size": len(part)},
-        )
-        loop.parts.append(future)
-    loop.follow(submission.loop_ended)
+    try:
+        for first in range(0, len(items), size):
+            part = items[first : first + size]
+            future = submission.call(
+                run_part,
+                (loop.id, function, first, part, wish.seed),
+                {"collects": wish.collects},
+                name=f"{wish.name}[{first}:{first + len(part)}]",
+                ranks=ranks,
+                retries=1,
+                part={**part_of, "first": first, "size": len(part)},
+            )
+            loop.parts.append(future)
+    except BaseException:  # a Stop, or the pool's end
+        loop.cancel()
+        raise
+    finally:
+        loop.follow(submission.loop_ended)
     return loop
 
 
@@ -259,12 +267,12 @@ def bring_back(parts: Sequence[Part], pool: Pool | None) -> KeptLoop:
     """Return a loop that an earlier kernel has started.
 
     Args:
-        parts: All that there is of it: futures, and records.
+        parts: All that there is of it: futures, then records; one that ends just now is in both.
         pool: That of the futures, None if there are none.
     """
     loop = KeptLoop(parts[0].part or {}, datetime.now(UTC), ends_early=False)
-    loop.parts += parts
-    for part in parts:
+    loop.parts += {_first(part): part for part in parts}.values()
+    for part in loop.parts:
         if not isinstance(part, TaskFuture):
             loop.take(part)
     if pool is None:

@@ -136,17 +136,24 @@ def _kept_loop(name: str) -> TaskFuture | None:
         for future in pool.tasks()
         if future.part is not None and future.part["name"] == name
     ]
-    # After these: a part that ends in this moment is in both.
-    entries = [entry for entry in _read_all() if (entry[0].get("part") or {}).get("name") == name]
+    # After these: a part that ends just now is in both then.
+    named = [entry for entry in _read_all() if name in (entry[0]["name"], _loop_of(entry))]
+    entries = [entry for entry in named if _loop_of(entry) == name]
     if not found and entries:
         kept_tasks.refuse_running(name)
-    if not found and not entries:
+    if not found and (not entries or entries[-1] is not named[-1]):
         return None
     key = (found[-1][0].part or {})["loop"] if found else entries[-1][0]["part"]["loop"]
     parts: list[kept_loops.Part] = [future for future, _ in found]
     parts += [_record(*entry) for entry in entries]
     own = [part for part in parts if part.part is not None and part.part["loop"] == key]
     return kept_loops.bring_back(own, found[-1][1] if found else None)
+
+
+def _loop_of(entry: Sequence[Any]) -> str | None:
+    """Return the name of the loop that a task on disk is a part of."""
+    name: str | None = (entry[0].get("part") or {}).get("name")
+    return name
 
 
 def _ended_task(name: str) -> TaskRecord:

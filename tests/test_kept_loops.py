@@ -1,11 +1,12 @@
 """Loops that are divided into tasks: they are put together again, and a look ends nothing."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_mgpu import kept_loops
+from jupyter_mgpu import kept_loops, tasks
 from jupyter_mgpu.futures import CancelledError, TaskFuture
 from jupyter_mgpu.on_engine.loop_parts import run_part, wrap
 from jupyter_mgpu.pool import Pool
@@ -83,3 +84,39 @@ def test_a_loop_that_is_asked_to_stop_keeps_what_was_finished(pool: Pool, tmp_pa
     with pytest.raises(CancelledError):
         loop.result(20)
     assert loop.results == {0: 0, 1: 1}
+
+
+def test_a_part_that_ends_while_its_loop_is_brought_back_counts_once(pool: Pool) -> None:
+    part = submit(pool, abs, 0, [-1, -2], 2)
+    part.result(20)
+
+    loop = kept_loops.bring_back([part, part], pool)
+
+    assert loop.result(20) == [1, 2]
+
+
+def test_a_stop_while_a_loop_is_sent_ends_it(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, sent = pool.owner.submit, []
+
+    def submit_and_stop(task: Any) -> None:
+        submit(task)
+        sent.append(task)
+        if len(sent) == 3:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool.owner, "submit", submit_and_stop)
+    wish = kept_loops.LoopWish("sent", 9, seed=None, chunk=1, workers=None, collects=False)
+    with pytest.raises(KeyboardInterrupt):
+        kept_loops.start(pool, time.sleep, [[60] * 9], wish)
+
+    wait_until(lambda: not pool.tasks(), 20, "the end of all that was sent")
+
+
+def test_a_task_that_is_newer_than_a_loop_of_its_name_is_loaded(pool: Pool) -> None:
+    assert submit(pool, abs, 0, [-1], 1).result(20)
+    assert tasks.load("scan").result(20) == [1]
+
+    assert pool.submit_task(abs, (-3,), name="scan").result(20) == 3
+
+    assert tasks.load("scan").result(20) == 3
