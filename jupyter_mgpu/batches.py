@@ -50,6 +50,7 @@ def batch(
 
     Raises:
         SelectionError: If there is a kept pool of that name, or the engines cannot be had.
+        AttachError: If another kernel starts a kept pool of that name in the same moment.
         ClusterError: If the cluster is not described, or its description is wrong.
         PackingError: If the function or an argument cannot be pickled; it names which.
 

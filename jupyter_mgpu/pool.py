@@ -103,6 +103,7 @@ class Pool:
         """
         self._futures.restore(tasks, ended)
         self.submission.know_names((told["part"] or told)["name"] for told in [*tasks, *ended])
+        self._activity.wake()
 
     def start(self) -> Self:
         """Start the engines and wait until they are ready.

@@ -1,10 +1,14 @@
 """Pools that outlive their kernel: what was submitted goes on, and nothing is lost."""
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +16,12 @@ from gpu_stubs import GpuMachine, gpus
 from kept_pools import LOAD, ended_later, kernel, killed_kernel, record_of, traces_of
 
 from jupyter_mgpu import control
+from jupyter_mgpu.keeping import Kernels
+from jupyter_mgpu.keeping.connection import Connection, open_streams
 from jupyter_mgpu.leases import LeaseBook
+from jupyter_mgpu.owner.owner_loop import OwnerLoop
+from jupyter_mgpu.owner.plans import PoolPlan
+from jupyter_mgpu.rendezvous import Rendezvous
 from notebooks import is_alive, notebook, wait_until
 
 TASKS = """
@@ -157,6 +166,52 @@ def test_a_start_that_fails_raises_as_without_keep() -> None:
         assert cell.ename == "SelectionError"
         assert "--gpus 7 was asked for, but no GPU can be used" in cell.evalue
         assert not [pool for pool in control.find_pools() if pool.name == "night"]
+
+
+def test_a_keeper_that_cannot_begin_says_why_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "jupyter_mgpu").mkdir()
+    (tmp_path / "jupyter_mgpu" / "tasks").touch()  # where the folder of its journal should be
+    with kernel() as nb:
+        nb.check(f"os.environ['JUPYTER_DATA_DIR'] = {str(tmp_path)!r}")
+        cell = nb.run("%parpool 1 --keep --name night")
+        assert "FileExistsError" in cell.evalue
+        keepers = [child.pid for child in psutil.Process(nb.pid).children()]
+        wait_until(lambda: not any(map(is_alive, keepers)), 20, "the keeper's end")
+
+
+def test_a_kernel_is_at_work_while_tasks_run_that_it_was_attached_to() -> None:
+    with killed_kernel("task = mgpu.parfeval(time.sleep, 600)"), kernel() as nb:
+        nb.check("from jupyter_mgpu import activity\nactivity.BEAT_S = 0.05")
+        nb.check("%parpool --attach night")
+
+        while nb.client.get_iopub_msg(timeout=20)["msg_type"] != "mgpu_activity":
+            pass
+
+
+def test_a_kernel_that_has_gone_before_its_pool_was_ready_does_not_have_it(tmp_path: Path) -> None:
+    async def keep() -> int | None:
+        kernels = Kernels({})
+        plan = PoolPlan("night", (), tmp_path, Rendezvous())
+        core = OwnerLoop(plan, kernels.on_event, outlives=True)
+        kernels.own(core)
+        serving = asyncio.ensure_future(core.serve())
+        await asyncio.wrap_future(core.ready)
+        ours, theirs = socket.socketpair()
+        hearing = asyncio.ensure_future(kernels.take_in(*await open_streams(theirs)))
+        streams = await open_streams(ours)
+        one = Connection(*streams, lambda *_: None, on_refused=lambda *_: None, holds=False)
+        facts = {"folder": None, "path": [], "kernel_id": None, "notebook": None}
+        one.send({"op": "hello", "pid": os.getpid(), "version": version("jupyter_mgpu"), **facts})
+        one.close()
+        await hearing
+        await kernels.serve()
+        attached_pid = core.plan.attached_pid
+        core.stop("the test is over")
+        await serving
+        await kernels.close()
+        return attached_pid
+
+    assert asyncio.run(keep()) is None
 
 
 def test_a_kernel_that_dies_while_its_pool_starts_takes_it_along() -> None:

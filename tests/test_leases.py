@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_mgpu.errors import LeaseError
-from jupyter_mgpu.leases import Lease, LeaseBook
+from jupyter_mgpu.leases import Lease, LeaseBook, locks
 
 CLAIM = """
 import os, sys
@@ -256,6 +256,13 @@ def test_a_lock_file_that_a_cleaner_removed_is_made_again(book):
         (book.folder / "choosing.lock").unlink()
         with book.choosing(timeout=1):
             assert (book.folder / "choosing.lock").exists()
+
+
+def test_a_lock_file_is_open_for_writing_since_nfs_locks_no_other_one(book):
+    for _ in range(2):  # made, then found
+        descriptor = locks.try_exclusively(book.folder / "a.lock", 1)
+        assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        locks.release(descriptor)
 
 
 def test_a_folder_that_cannot_be_used_is_named_with_the_way_out(tmp_path):

@@ -26,8 +26,8 @@ from jupyter_mgpu.wire import Frame, Header
 ANSWER_S = 30.0
 STATUS_S = 2.0
 FIXED_SIZE = (
-    "A kept pool keeps its size and its GPUs. `%parpool stop` ends it, or add --restart: its tasks "
-    "and variables are lost then."
+    "Another size or other GPUs were asked for, but a kept pool keeps its own. `%parpool stop` "
+    "ends it, or add --restart: its tasks and variables are lost then."
 )
 
 

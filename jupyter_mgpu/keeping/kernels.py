@@ -83,6 +83,8 @@ class Kernels:
         try:
             await connection.run()
         finally:
+            if self._next is not None and self._next[0] is connection:
+                self._next = None
             if connection is self._current:
                 self._left()
                 self._greet_next()

@@ -67,11 +67,13 @@ def try_exclusively(path: Path, timeout: float) -> int | None:
 def _open_lock_file(path: Path) -> int:
     while True:
         # Without O_CREAT first: fs.protected_regular forbids it on files of other users. An
-        # exclusive lock needs no write access.
+        # exclusive lock needs no write access, but on NFS.
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         with contextlib.suppress(FileExistsError):
-            flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             descriptor = os.open(path, flags, _FILE_MODE)
             os.fchmod(descriptor, _FILE_MODE)
             return descriptor

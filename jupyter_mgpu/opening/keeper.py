@@ -139,6 +139,7 @@ class Keeper:
         core = OwnerLoop(chosen.plan, self._kernels.on_event, outlives=True)
         self._kernels.own(core)
         serving = asyncio.ensure_future(core.serve())
+        serving.add_done_callback(lambda _: _tell_failure(core, serving))
         self._loop.add_signal_handler(signal.SIGTERM, core.stop, "its keeper was terminated")
         ready = asyncio.wrap_future(core.ready)
         try:
@@ -151,7 +152,7 @@ class Keeper:
                 self._kernels.tell_first({"op": "failed", "error": describe_error(error)})
             else:
                 await self._kernels.serve()
-            await serving
+            await asyncio.wait({serving})  # what it fails with was told
         finally:
             chosen.drop()
 
@@ -162,6 +163,12 @@ class Keeper:
         """Give an engine what it would take from a kernel, and not from this process."""
         taken = self._order.here if engine.placement is None else self._order.elsewhere
         return replace(engine, environment={**engine.environment, **taken})
+
+
+def _tell_failure(core: OwnerLoop, serving: "asyncio.Future[None]") -> None:
+    """Let those who wait for a pool know what its owner has failed with before it could say so."""
+    if not core.ready.done() and not serving.cancelled():
+        core.ready.set_exception(serving.exception())
 
 
 def _words_for(request: Request) -> str:

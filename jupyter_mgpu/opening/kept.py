@@ -51,8 +51,8 @@ def open_kept_pool(
         PoolStartError: If an engine does not come up, or a host does not fit.
         AttachError: If another kernel starts one of that name.
     """
-    folder = private_folder()
     order = make_order(replace(request, kernel=this_notebook()), options, cluster)
+    folder = private_folder()
     ours, theirs = socket.socketpair()
     try:
         with theirs:
