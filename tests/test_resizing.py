@@ -1,14 +1,17 @@
 """Pools of this machine that become larger or smaller while they are used."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from gpu_stubs import gpus
 
 import jupyter_mgpu as mgpu
+from jupyter_mgpu.engines import EngineState
 from jupyter_mgpu.errors import PoolClosedError, PoolStartError
 from jupyter_mgpu.opening.dividing import Offer, divide
 from jupyter_mgpu.owner.plans import EnginePlan
@@ -82,6 +85,32 @@ def test_a_pool_that_ends_while_it_grows_says_so() -> None:
 
     thread.join(20)
     assert "'ends'" in str(ended[0])
+
+
+def test_an_engine_that_dies_while_it_waits_for_others_is_replaced_in_silence() -> None:
+    events: list[str] = []
+
+    with mgpu.parpool(1, name="joins") as pool:
+        core, plan = pool.owner._core, pool.owner.engines[0].plan
+        tell = core._listener
+        core._listener = lambda header, frames: (events.append(header["op"]), tell(header, frames))
+        pool.owner.grow([replace(plan, rank=1), hanging_plan(pool, 2)])
+        wait_until(lambda: 1 in core._room.known, 10, "an engine on its way")
+        joining = core._room.known[1]
+        wait_until(lambda: joining.state is EngineState.IDLE, 20, "an engine that waits")
+        os.kill(joining.process.pid, signal.SIGKILL)
+        wait_until(lambda: joining.starts == 1 and joining.state is EngineState.IDLE, 20)
+
+    assert "engine_died" in events
+    assert "engine_replaced" not in events
+
+
+def test_a_pool_that_has_ended_says_so_when_it_is_to_grow() -> None:
+    with mgpu.parpool(1, name="over") as pool:
+        plan = hanging_plan(pool, 1)
+
+    with pytest.raises(PoolClosedError, match="'over' has ended"):
+        pool.grow([plan], {})
 
 
 @pytest.mark.parametrize(

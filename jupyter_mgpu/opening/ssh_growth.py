@@ -147,4 +147,4 @@ def _too_few(
         f"{request.smallest} more engines were asked for, but the hosts of {description.name!r} "
         f"have room for {room}; the pool keeps its {size}."
     )
-    return " ".join([cause, *reasons])
+    return " ".join([cause, *reasons, "Ask for fewer, or again when there is more room."])

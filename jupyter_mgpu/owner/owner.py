@@ -79,7 +79,11 @@ class Owner:
             raise self._closed_error() from None
 
     def _run_soon(self, job: Coroutine[Any, Any, Result]) -> Future[Result]:
-        return asyncio.run_coroutine_threadsafe(job, self._core.loop)
+        try:
+            return asyncio.run_coroutine_threadsafe(job, self._core.loop)
+        except RuntimeError:
+            job.close()
+            raise self._closed_error() from None
 
     def _closed_error(self) -> PoolClosedError:
         return PoolClosedError(f"The pool {self.plan.name!r} has ended. Start one with %parpool.")

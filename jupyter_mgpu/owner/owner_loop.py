@@ -396,7 +396,8 @@ class OwnerLoop:
         self.scheduler.on_death(engine, death)
 
     def _on_replaced(self, engine: EngineRecord) -> None:
-        self._notify({"op": "engine_replaced", "rank": engine.rank, "device": engine.place})
+        if engine.rank in self.engines:  # else it still waits for others that join the pool with it
+            self._notify({"op": "engine_replaced", "rank": engine.rank, "device": engine.place})
         self.scheduler.schedule()
         self._save_record()
 
