@@ -162,8 +162,10 @@ def running_lab(
             try:
                 server.wait(30)
             except subprocess.TimeoutExpired:
-                server.kill()  # nothing is to be left behind by a test that fails so
-                raise
+                # Ended amid a request for files, jupyter_server waits for ever for AnyIO's threads.
+                # That it ends with our part in it is a test of its own, in test_server_process.
+                server.kill()
+                server.wait()
 
 
 def _answers(url: str) -> bool:
