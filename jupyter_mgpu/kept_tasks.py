@@ -74,8 +74,14 @@ def _open_tasks(name: str) -> list[tuple[control.FoundPool, Mapping[str, Any]]]:
         (look.pool, task)
         for look in looks
         for task in (look.answer["tasks"] if look.answer else ())
-        if name in (task["name"], task["name"].rpartition("[")[0]) and task["kind"] == "task"
+        if task["kind"] == "task" and name in (task["name"], loop_of(task))
     ]
+
+
+def loop_of(task: Mapping[str, Any]) -> str | None:
+    """Return the name of the loop that a task is a part of, None for any other task."""
+    name: str | None = (task.get("part") or {}).get("name")
+    return name
 
 
 def refuse_running(name: str) -> None:

@@ -13,6 +13,9 @@ from jupyter_mgpu.output.table import text_table
 from jupyter_mgpu.owner import journal, spool
 from jupyter_mgpu.pools import open_pools
 
+_Entry = tuple[dict[str, Any], Path, int]
+"""A record, and where it stands."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskRecord:
@@ -120,7 +123,7 @@ def load(name: str) -> TaskRecord | TaskFuture:
     Raises:
         MgpuError: If there is no task of that name.
     """
-    return _open_task(name) or _kept_loop(name) or _ended_task(name)
+    return _open_task(name) or _kept(name)
 
 
 def _open_task(name: str) -> TaskFuture | None:
@@ -128,46 +131,40 @@ def _open_task(name: str) -> TaskFuture | None:
     return futures[-1] if futures else None
 
 
-def _kept_loop(name: str) -> TaskFuture | None:
-    """Return the newest loop of a name that outlives kernels; None if there is none."""
-    found = [
+def _kept(name: str) -> kept_loops.KeptLoop | TaskRecord:
+    """Return the newest of a name that outlives kernels: a loop of a kept pool, or a record."""
+    futures = [
         (future, pool)
         for pool in open_pools()
         for future in pool.tasks()
         if future.part is not None and future.part["name"] == name
     ]
     # After these: a part that ends just now is in both then.
-    named = [entry for entry in _read_all() if name in (entry[0]["name"], _loop_of(entry))]
-    entries = [entry for entry in named if _loop_of(entry) == name]
-    if not found and entries:
+    named, newest = _read_named(name)
+    parts = [entry for entry in named if kept_tasks.loop_of(entry[0]) == name]
+    if not futures and (parts or not named):
         kept_tasks.refuse_running(name)
-    if not found and (not entries or entries[-1] is not named[-1]):
-        return None
-    key = (found[-1][0].part or {})["loop"] if found else entries[-1][0]["part"]["loop"]
-    parts: list[kept_loops.Part] = [future for future, _ in found]
-    parts += [_record(*entry) for entry in entries]
-    own = [part for part in parts if part.part is not None and part.part["loop"] == key]
-    return kept_loops.bring_back(own, found[-1][1] if found else None)
+    if futures or (parts and parts[-1] is named[-1]):
+        key = (futures[-1][0].part or {})["loop"] if futures else parts[-1][0]["part"]["loop"]
+        own: list[kept_loops.Part] = [future for future, _ in futures]
+        own += [_record(*entry) for entry in parts]
+        own = [part for part in own if part.part is not None and part.part["loop"] == key]
+        return kept_loops.bring_back(own, futures[-1][1] if futures else None)
+    if not named:
+        listed = ", ".join(newest) or "none"
+        raise MgpuError(f"No task {name!r} is on disk. The newest names are: {listed}.")
+    return _record(*named[-1])
 
 
-def _loop_of(entry: Sequence[Any]) -> str | None:
-    """Return the name of the loop that a task on disk is a part of."""
-    name: str | None = (entry[0].get("part") or {}).get("name")
-    return name
-
-
-def _ended_task(name: str) -> TaskRecord:
-    found = None
+def _read_named(name: str) -> tuple[list[_Entry], list[str]]:
+    """Find on disk the tasks of a name, with parts of loops of it, and the newest names."""
+    named: list[_Entry] = []
     known: dict[str, None] = {}
     for entry in _read_all():
         known[entry[0]["name"]] = None
-        if entry[0]["name"] == name:
-            found = entry
-    if found is None:
-        kept_tasks.refuse_running(name)
-        listed = ", ".join(list(known)[-10:]) or "none"
-        raise MgpuError(f"No task {name!r} is on disk. The newest names are: {listed}.")
-    return _record(*found)
+        if name in (entry[0]["name"], kept_tasks.loop_of(entry[0])):
+            named.append(entry)
+    return named, list(known)[-10:]
 
 
 def table() -> TaskTable:
@@ -194,11 +191,9 @@ def show(name: str) -> Any:
     outside = kept_tasks.diary(name)
     if outside is not None:
         return TaskReport(name, *outside)
-    loop = _kept_loop(name)
-    if loop is not None:
-        return TaskReport(name, loop.diary, repr(loop))
-    record = _ended_task(name)
-    return TaskReport(name, record.diary, repr(record), record.error_text)
+    kept = _kept(name)
+    error = kept.error_text if isinstance(kept, TaskRecord) else ""
+    return TaskReport(name, kept.diary, repr(kept), error)
 
 
 class TaskReport:
@@ -215,7 +210,7 @@ class TaskReport:
         return "\n".join(filter(None, (self._headline, printed, self.error)))
 
 
-def _read_all() -> Iterator[tuple[dict[str, Any], Path, int]]:
+def _read_all() -> Iterator[_Entry]:
     """Yield what is on disk, with the tasks that have just ended."""
     for pool in open_pools():
         pool.owner.flush_journal()
