@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,23 @@ from jupyter_mgpu.clusters.records import (
 CONNECT_TIMEOUT_S = 10
 IMMEDIATE_S = 10
 """How long a look at a Slurm cluster waits in the queue."""
+
+
+def ask(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program of this host for what it prints; it gets no input.
+
+    Raises:
+        OSError: If it cannot be started.
+        TimeoutExpired: If it takes longer.
+    """
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def ssh_words(options: SshOptions) -> list[str]:

@@ -13,7 +13,13 @@ from itertools import permutations
 from pathlib import Path
 
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, MpiOptions, SlurmOptions
-from jupyter_mgpu.clusters.commands import in_allocation, probe_command, python_of, slurm_words
+from jupyter_mgpu.clusters.commands import (
+    ask,
+    in_allocation,
+    probe_command,
+    python_of,
+    slurm_words,
+)
 from jupyter_mgpu.clusters.probe import BOOTSTRAP
 from jupyter_mgpu.clusters.probing import Probe, ProbeError
 from jupyter_mgpu.clusters.versions import PACKAGES, differing_torch
@@ -125,14 +131,7 @@ def _check_slurm(cluster: ClusterDescription, options: SlurmOptions) -> list[Che
 
 def _run(command: list[str]) -> tuple[int, str]:
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
+        done = ask(command, COMMAND_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, (done.stdout + done.stderr).strip()

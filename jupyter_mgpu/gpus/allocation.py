@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jupyter_mgpu.clusters.commands import ask
 from jupyter_mgpu.devices import parse_gpus
 
 ANSWER_TIMEOUT_S = 10.0
@@ -81,12 +82,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _ask(*command: str) -> str:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=ANSWER_TIMEOUT_S,
-        check=True,
-    )
+    done = ask(command, ANSWER_TIMEOUT_S)
+    done.check_returncode()
     return done.stdout

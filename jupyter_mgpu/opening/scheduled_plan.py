@@ -21,7 +21,9 @@ from jupyter_mgpu.opening.engine_plans import Say
 from jupyter_mgpu.opening.far_plan import FarPlan
 from jupyter_mgpu.owner.owner import Owner
 from jupyter_mgpu.owner.plans import EnginePlan
+from jupyter_mgpu.rendezvous import LOOPBACK
 from jupyter_mgpu.transport import slurm_queue
+from jupyter_mgpu.transport.host_reach import candidates
 from jupyter_mgpu.transport.launch_other import OtherLauncher
 from jupyter_mgpu.transport.launch_slurm import SlurmLauncher
 from jupyter_mgpu.transport.launch_steps import StepLauncher, mpirun, srun
@@ -120,9 +122,7 @@ def _nodes(cluster: ClusterDescription) -> list[str]:
 def _own_addresses(nodes: Iterable[str]) -> tuple[str, ...]:
     """Return this host's addresses: those on the way to the nodes first, loopback if alone."""
     ways = {interfaces.own_address_towards(node) for node in nodes}
-    found = [address for _, address in probe.own_addresses()]
-    outside = [address for address in found if not probe.is_loopback(address)]
-    return tuple(sorted(outside or found[:1], key=lambda address: address not in ways))
+    return tuple(sorted(candidates() or [LOOPBACK], key=lambda address: address not in ways))
 
 
 def _check(request: Request, cluster: ClusterDescription) -> int:

@@ -5,6 +5,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+from jupyter_mgpu.clusters.commands import ask
 from jupyter_mgpu.daemon_thread import call_in_thread
 
 ANSWER_TIMEOUT_S = 20.0
@@ -168,16 +169,8 @@ def _ended_job(job_id: str) -> Job | None:
 
 
 def _ask(program: str, *options: str) -> list[str]:
-    command = [program, "--noheader", *options]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_TIMEOUT_S,
-            check=False,
-        )
+        done = ask([program, "--noheader", *options], ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
