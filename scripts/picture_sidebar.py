@@ -5,23 +5,20 @@ The GPUs are those of the tests' stub of libnvidia-ml; the engines and their tas
 usage: scripts/isolated.sh .venv/bin/python scripts/picture_sidebar.py
 """
 
-import io
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from PIL import Image
+from picture_views import save
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import gpu_stubs  # noqa: E402 # in tests/
 from lab import LabPage, running_browser, running_lab  # noqa: E402 # in tests/
+from sidebar import Panel  # noqa: E402 # in tests/
 
-IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT = 330, 1000
-COLOURS = 256
 SECONDS = 20
 CELLS = [
     "%load_ext jupyter_mgpu\nimport jupyter_mgpu as mgpu\npool = mgpu.parpool(2, gpus=[1, 3])",
@@ -37,11 +34,6 @@ failed = mgpu.parfeval(lambda: 1 / 0, name="broken")
 for rate in (0.1, 0.03, 0.01):
     mgpu.parfeval(learn, 2000, rate, name=f"resnet lr={rate}")""",
 ]
-RESIZE = """width => {
-    const split = window.jupyterapp.shell._hsplitPanel;
-    const part = width / split.node.clientWidth;
-    split.setRelativeSizes([part, 1 - part, 0]);
-}"""
 
 
 def scene(second: int) -> str:
@@ -64,30 +56,17 @@ def main() -> None:
             lab.add("train.ipynb", CELLS)
             viewport = {"width": 1200, "height": HEIGHT}
             tab = LabPage(browser.new_page(viewport=viewport), lab.page("lab/tree/train.ipynb"))
-            tab.page.evaluate("() => void window.jupyterapp.commands.execute('mgpu:open')")
+            panel = Panel(tab)
             tab.run_to_end(0)
             tab.run_to_end(1)
             for second in range(1, SECONDS):
                 machine.write(scene(second))
-                tab.page.wait_for_timeout(1000)
+                tab.page.wait_for_timeout(1000)  # a second of the curves
+            panel.widen(WIDTH)
             for theme in ("Light", "Dark"):
-                draw(tab.page, theme)
-
-
-def draw(page: Any, theme: str) -> None:
-    """Write the picture of one theme."""
-    page.evaluate(
-        "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })",
-        f"JupyterLab {theme}",
-    )
-    page.evaluate(RESIZE, WIDTH)
-    page.wait_for_timeout(2000)
-    sidebar = page.locator("#jp-left-stack")
-    picture = Image.open(io.BytesIO(sidebar.screenshot()))
-    small = picture.convert("RGB").quantize(
-        COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-    )
-    small.save(IMAGES / f"sidebar-{theme.lower()}.png", optimize=True)
+                panel.use_theme(f"JupyterLab {theme}")
+                whole = tab.page.locator("#jp-left-stack").screenshot()
+                save(whole, f"sidebar-{theme.lower()}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ COLOURS = 256
 
 def main() -> None:
     """Write one picture per view and theme."""
-    folder = ROOT / "docs" / "images"
-    folder.mkdir(exist_ok=True)
     with serve() as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for theme in ("light", "dark"):
@@ -33,13 +31,18 @@ def main() -> None:
                 views.use_theme(theme)
                 place = views.mount(name, state())
                 place.locator(".mgpu").scroll_into_view_if_needed()
-                picture = Image.open(io.BytesIO(place.screenshot()))
-                small = picture.convert("RGB").quantize(
-                    COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-                )
-                small.save(folder / f"view-{name}-{theme}.png", optimize=True)
+                save(place.screenshot(), f"view-{name}-{theme}")
                 tab.close()
         browser.close()
+
+
+def save(screenshot: bytes, name: str) -> None:
+    """Write a picture with few colours to docs/images."""
+    picture = Image.open(io.BytesIO(screenshot)).convert("RGB")
+    small = picture.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    folder = ROOT / "docs" / "images"
+    folder.mkdir(exist_ok=True)
+    small.save(folder / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from jupyter_mgpu.monitor import Snapshot
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.transport.placement import Placement
+from jupyter_mgpu.widgets import telemetry
 from notebooks import wait_until
 
 FAR_GPUS = "\n".join([gpu(0, name="NVIDIA_L40S", used=1000, util=37), gpu(1, name="NVIDIA_L40S")])
@@ -51,6 +52,14 @@ def duo_plans(launcher: Loopback) -> list[EnginePlan]:
         for number in (0, 1)
     ]
     return [far_plan(0, None, HostPlace(0, 1, 0, 2)), *far]
+
+
+@pytest.fixture
+def looks_of_views(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End what is read for a view that a test asks by itself, as the loop of the views would."""
+    yield
+    monkeypatch.setattr(telemetry, "REST_AFTER_S", 0.0)
+    telemetry.telemetry.rest()
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from open_mpi import allow_open_mpi
 
 from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import ClusterDescription, MpiOptions
@@ -237,10 +238,7 @@ def _configure(folder: Path, hosts: list[Host]) -> Path:
 
 def mpi_over(hosts: Hosts, patch: pytest.MonkeyPatch) -> ClusterDescription:
     """Describe Open MPI on the two hosts, which it reaches by ssh."""
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        patch.setenv(name, "1")
+    allow_open_mpi(patch)
     hostfile = hosts.config.parent / "hosts"
     hostfile.write_text("hosta slots=2\nhostb slots=2\n")
     agent = ("--mca", "plm_rsh_agent", f"ssh -F {hosts.config}")

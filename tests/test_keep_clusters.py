@@ -1,7 +1,6 @@
 """Kept pools on other hosts: their keeper owns them, and leaves nothing behind on any host."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
+from open_mpi import allow_open_mpi
 from slurm import slurm  # noqa: F401 - a fixture
 from ssh_hosts import Hosts
 
@@ -274,10 +274,8 @@ LAUNCHERS = {
 def test_a_pool_of_another_launcher_comes_back_and_ends_with_its_keeper(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if launcher == "mpi" and shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    if launcher == "mpi":
+        allow_open_mpi(monkeypatch)
     (tmp_path / "mgpu-clusters.toml").write_text(f"[lab]\n{LAUNCHERS[launcher]}")
     go = tmp_path / "go"
     code = f"{WORK}\ntask = mgpu.parfeval(wait_for, {str(go)!r}, 7, name='waits')"

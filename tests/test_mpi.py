@@ -1,7 +1,6 @@
 """Pools whose engines are started by a real mpirun, or by another launcher of ipyparallel."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpus
+from open_mpi import allow_open_mpi
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
@@ -26,11 +26,8 @@ LOCAL = "ipyparallel.cluster.launcher.LocalEngineSetLauncher"
 @pytest.fixture(scope="module")
 def mpi() -> Iterator[ClusterDescription]:
     """Open MPI on this machine, which has fewer cores than ranks."""
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-            patch.setenv(name, "1")
+        allow_open_mpi(patch)
         options = ("--oversubscribe", "--mca", "some_users_own", "{}")
         yield replace(clusters.find("mpi"), options=MpiOptions("mpirun", options))
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpus
+from open_mpi import allow_open_mpi
 from slurm import slurm  # noqa: F401 - a fixture
 
 import jupyter_mgpu as mgpu
@@ -155,10 +155,7 @@ def test_a_pool_in_an_allocation_grows_by_another_step_of_it() -> None:
 @pytest.fixture
 def mpi(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterDescription]:
     """Open MPI on this machine, which has fewer cores than ranks."""
-    if shutil.which("mpirun") is None:
-        pytest.skip("needs Open MPI (apt-get install openmpi-bin)")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_open_mpi(monkeypatch)
     return replace(clusters.find("mpi"), options=MpiOptions("mpirun", ("--oversubscribe",)))
 
 

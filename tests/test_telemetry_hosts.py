@@ -230,6 +230,7 @@ def test_the_command_line_lists_the_other_hosts_gpus(duo: Duo) -> None:
     ]
 
 
+@pytest.mark.usefixtures("looks_of_views")
 def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:
     gpus, pool = gpus_source(), pool_source(duo.pool)
 

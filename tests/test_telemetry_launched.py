@@ -56,6 +56,7 @@ def slurm_pool(
 
 
 @pytest.mark.slurm
+@pytest.mark.usefixtures("looks_of_views")
 def test_slurms_nodes_have_one_sampler_each_and_their_names_everywhere(slurm_pool: Pool) -> None:
     far = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1)]
 
