@@ -184,6 +184,12 @@ def _cancel_all(environment: dict[str, str]) -> None:
     wait_until(lambda: not ask("squeue", "--noheader"), 20, "an empty queue")
 
 
+def queue(fields: str = "%A %t %D") -> list[str]:
+    """List the jobs of the cluster that SLURM_CONF leads to, one line each."""
+    command = ["squeue", "--noheader", f"--format={fields}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def _end(pid_file: Path) -> None:
     """End a daemon that this file has started."""
     if not pid_file.exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kept_pools import ended_later, kernel, killed_kernel, record_of, traces_of
 from open_mpi import allow_open_mpi
-from slurm import slurm  # noqa: F401 - a fixture
+from slurm import queue, slurm  # noqa: F401 - a fixture
 from ssh_hosts import Hosts
 
 from jupyter_mgpu import control
@@ -179,11 +179,6 @@ def lab_of_slurm(
     wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
-def queue() -> list[str]:
-    command = ["squeue", "--noheader", "--format=%A"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
 @pytest.mark.slurm
 def test_a_pool_in_a_job_comes_back_and_its_stop_ends_the_job(lab_of_slurm: str) -> None:
     go = Path(lab_of_slurm) / "go"
@@ -194,7 +189,7 @@ while not (tasks[0].diary and tasks[1].diary):
 pool.status()
 """
     with killed_kernel(code, options=LAB, cwd=lab_of_slurm), kernel() as nb:
-        (job,) = queue()
+        (job,) = queue("%A")
         traces = traces_of("night")
         detached()
         assert f"Slurm's job {job} runs" in attach(nb)
@@ -237,7 +232,7 @@ def test_the_end_of_a_job_is_told_to_who_has_the_pool_and_who_gets_it_later(
             nb.check(f"%parpool 1 --keep --name night {LAB}\npool = mgpu.current_pool()")
             nb.check("task = mgpu.parfeval(time.sleep, 600, name='sleeps')")
             wait_until(lambda: nb.value("task.running()"), 20, "a running task")
-            (job,) = queue()
+            (job,) = queue("%A")
             limit = ["scontrol", "update", f"JobId={job}", "EndTime=now"]
             subprocess.run(limit, check=True)
             cell = nb.run("task.result(90)", 100)  # Slurm looks every 30 s

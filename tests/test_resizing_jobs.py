@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gpu_stubs import gpus
 from open_mpi import allow_open_mpi
-from slurm import slurm  # noqa: F401 - a fixture
+from slurm import queue, slurm  # noqa: F401 - a fixture
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
@@ -50,11 +50,6 @@ def with_slurm(
     return clusters.find("slurm")
 
 
-def jobs() -> list[str]:
-    command = ["squeue", "--noheader", "--format=%t %D %C"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 @pytest.mark.slurm
 def test_a_pool_of_slurm_grows_by_jobs_of_one_task_that_end_when_it_shrinks(
     with_slurm: ClusterDescription,
@@ -69,15 +64,15 @@ def test_a_pool_of_slurm_grows_by_jobs_of_one_task_that_end_when_it_shrinks(
         assert [each[:3] for each in seen] == [[str(r), "4", str(r)] for r in range(4)]
         assert sorted(each[3] for each in seen) == ["0", "1", "2", "3"]
         assert [engine.proven for engine in pool.engines] == [True] * 4
-        assert len(jobs()) == len(pool.status().notes) == 3
+        assert len(queue()) == len(pool.status().notes) == 3
 
         mgpu.parpool(3, name="jobs")
-        wait_until(lambda: len(jobs()) == 2, GONE_S, "the end of one job")
+        wait_until(lambda: len(queue()) == 2, GONE_S, "the end of one job")
         wait_until(lambda: len(pool.status().notes) == 2, GONE_S, "no note of it")
 
         mgpu.parpool(4, name="jobs")
         assert sums() == [4.0] * 4
-    wait_until(lambda: not jobs(), GONE_S, "an empty queue")
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
 @pytest.mark.slurm
@@ -94,19 +89,19 @@ def test_a_job_that_waits_is_taken_out_of_the_queue_by_stop_and_the_pool_is_as_i
 
     cell = nb.submit("%parpool 5 --name lab")  # there are four GPUs
     nb.wait_for_output(cell, "waits in the partition gpu: ", 30)
-    assert len(jobs()) == 3
+    assert len(queue()) == 3
     nb.stop()
     nb.wait(cell, 20)
 
     assert cell.ename == "KeyboardInterrupt"
-    wait_until(lambda: len(jobs()) == 1, GONE_S, "only the pool's first job")
+    wait_until(lambda: len(queue()) == 1, GONE_S, "only the pool's first job")
     assert nb.check("%%spmd\nworld_size, x").ok
     assert nb.check("mgpu.current_pool().size").result == "3"
     nb.check("%%spmd\ndel x")
     nb.check("%parpool 4 --name lab")
     assert nb.check("list(mgpu.spmd(lambda: mgpu.comm.all_reduce(1.0)))").result == str([4.0] * 4)
     nb.check("%parpool stop --name lab")
-    wait_until(lambda: not jobs(), GONE_S, "an empty queue")
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
 ALLOCATED = """
@@ -149,7 +144,7 @@ def test_a_pool_in_an_allocation_grows_by_another_step_of_it() -> None:
         assert look[1] == [[f"GPU {r} (NVIDIA H200)", True] for r in range(size)]
     assert "srun ended with exit code" in refused
     assert sums == [3.0] * 3
-    wait_until(lambda: not jobs(), GONE_S, "an empty queue")
+    wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import gpus
-from slurm import running, slurm, two_nodes, without_controller  # noqa: F401 - fixtures
+from slurm import queue, running, slurm, two_nodes, without_controller  # noqa: F401 - fixtures
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
@@ -48,11 +48,6 @@ def cluster(
 
 def options(cluster: ClusterDescription, **values: Any) -> ClusterDescription:
     return replace(cluster, options=SlurmOptions(**values))
-
-
-def queue() -> list[str]:
-    command = ["squeue", "--noheader", "--format=%A %t %D"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def job_of(pool: Pool) -> str:
