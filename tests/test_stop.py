@@ -105,10 +105,10 @@ def test_an_engine_that_does_not_stop_is_replaced_and_its_names_told(
     nb.check("%%spmd\nprecious = 1")
     before = nb.value(PIDS)
     code = (
-        "%%spmd\nimport time\nif rank == 0:\n    print('in it', flush=True)\n"
-        # The line leaves in this time; a Stop that comes so early must not end the cell either.
-        "    try: time.sleep(0.1)\n    except KeyboardInterrupt: pass\n    "
-        + stuck.replace("\n", "\n    ")
+        "%%spmd\nimport time\nif rank == 0:\n"
+        # A Stop that comes while the line is still being printed must not end the cell either.
+        "    try:\n        print('in it', flush=True)\n        time.sleep(0.1)\n"
+        "    except KeyboardInterrupt: pass\n    " + stuck.replace("\n", "\n    ")
     )
 
     seconds, ename = stop_after(nb, code, "[0] in it")
@@ -126,8 +126,9 @@ def test_an_engine_that_does_not_stop_is_replaced_and_its_names_told(
 def test_a_second_stop_replaces_at_once(nb: Notebook) -> None:
     before = nb.value(PIDS)
     cell = nb.submit(
-        "%%spmd\nimport time\nprint('in it', flush=True)\nif rank == 0:\n"
-        "    while True:\n        try: time.sleep(99)\n        except KeyboardInterrupt: pass"
+        "%%spmd\nimport time\nif rank == 0:\n    while True:\n        try:\n"
+        "            print('in it', flush=True)\n            time.sleep(99)\n"
+        "        except KeyboardInterrupt: pass"
     )
     nb.wait_for_output(cell, "[0] in it")
     begun = time.monotonic()
