@@ -58,7 +58,7 @@ class Gang:
             BaseException: What the first failing rank raised, with the others folded into it.
         """
         try:
-            self._pool.submission.gang(self._task, self.listen)
+            self._submit()
             while not self._is_over():
                 self._look()
         except KeyboardInterrupt:
@@ -68,6 +68,9 @@ class Gang:
             self._is_shown = True
             self._show_end()
         self._raise()
+
+    def _submit(self) -> None:
+        self._pool.submission.gang(self._task, self.listen)
 
     def _show_end(self) -> None:
         with self._showing:

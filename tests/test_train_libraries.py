@@ -70,6 +70,7 @@ def solo() -> Iterator[Pool]:
     pool.shutdown(wait_for_tasks=False)
 
 
+@pytest.mark.timeout(240)  # the engine imports the library first
 @pytest.mark.parametrize("after", ["step", "epoch"])
 @pytest.mark.parametrize("way", [LIGHTNING, TRANSFORMERS])
 def test_callbacks_report_and_end_a_trainer_when_asked_to(
@@ -79,7 +80,7 @@ def test_callbacks_report_and_end_a_trainer_when_asked_to(
     folder = [str(tmp_path)] if "folder" in arguments else []
 
     future = mgpu.parfeval(getattr(library_loops, name), *folder, pool=solo)
-    wait_until(lambda: len(future.metrics) > 3 or future.done(), 60, "reports")
+    wait_until(lambda: len(future.metrics) > 3 or future.done(), 150, "reports")
     future.request_stop(after=after)
 
     world_size, rows, _ = future.result(60)

@@ -636,7 +636,7 @@ def test_a_future_ends_when_asked_to(trio: Pool) -> None:
 
     future.request_stop()
 
-    net, history = future.result(30)
+    net, history = future.result(60)
     assert history.stopped == "stopped when asked to"
     assert 0 < history.exchange_share < 1
     scores = mgpu.predict(net, samples()[0])

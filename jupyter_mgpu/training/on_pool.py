@@ -188,6 +188,12 @@ class _TrainingGang(Gang):
         self._training = training
         self._was_asked = False
 
+    def _submit(self) -> None:
+        super()._submit()
+        if self._training._future.cancelled():  # noqa: SLF001 - same module
+            # Perhaps a moment ago, when the pool did not know the task yet.
+            self._pool.owner.cancel(self.id)
+
     def listen(self, header: Header, frames: list[Frame]) -> bool:
         """Take an event."""
         self._training.on_event(header)
