@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import view_states
-from view_page import CHROMIUM, FLAGS, VIEWS, Views, serve
+from lab import running_browser
+from view_page import CHROMIUM, VIEWS, Views, serve
 from view_states import HOSTILE
 
 from jupyter_mgpu.widgets.static import static_bundle
@@ -26,10 +27,8 @@ Open = Callable[..., Views]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with running_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -468,7 +467,8 @@ def test_a_page_of_a_server_without_a_part_of_ours_asks_the_kernel(open_page: Op
     )
     pool = views.mount("pool", {**view_states.pool(2), "place": {"pool": "abc"}})
 
-    pool.get_by_role("button", name="Interrupt").first.click()
+    with views.tab.expect_console_message(lambda line: line.type == "error"):
+        pool.get_by_role("button", name="Interrupt").first.click()
 
     views.tab.wait_for_function("models.pool.sent.length")
     assert views.sent("pool") == [{"action": "interrupt", "pool": "main", "rank": None}]

@@ -42,7 +42,7 @@ def test_a_librarys_filters_come_with_its_import_and_do_not_cause_it(
         warnings.filterwarnings("error", category=category)
         warnings.filterwarnings("error", category=FutureWarning)
         with parpool(1, name="strict") as pool:
-            assert not pool.submit(is_imported).result(10)
-            assert pool.submit(grumble).result(10) == "raised: too early"
+            assert not pool.submit(is_imported).result(60)
+            assert pool.submit(grumble).result(60) == "raised: too early"
             with pytest.raises(FutureWarning, match="old"):
-                pool.submit(obsolete).result(10)
+                pool.submit(obsolete).result(60)

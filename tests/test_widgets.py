@@ -64,7 +64,7 @@ class FrontEnd:
     def set(self, model: str, **state: Any) -> None:
         self.send(model, {"method": "update", "state": state, "buffer_paths": []})
 
-    def wait_for(self, condition: Any, what: str, timeout: float = 20) -> None:
+    def wait_for(self, condition: Any, what: str, timeout: float = 60) -> None:
         """Take messages of any cell until a condition holds."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -142,10 +142,13 @@ display("beside")
     page.wait_for(lambda: len(page.models[output]["outputs"]) == 2, "the first output")
 
     page.set(slider, value=5)
-    page.wait_for(lambda: "square 25" in str(page.models[output]["outputs"]), "the new output")
 
-    text, result = page.models[output]["outputs"]
-    assert (text["text"], result["data"]["text/plain"]) == ("square 25\n", "6")
+    def shown() -> list[str]:
+        parts = page.models[output]["outputs"]
+        return [part.get("text") or part["data"]["text/plain"] for part in parts]
+
+    page.wait_for(lambda: shown() == ["square 25\n", "6"], "the new output")
+
     assert not any("square" in text for text in page.texts)
 
 

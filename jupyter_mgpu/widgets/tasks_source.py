@@ -66,17 +66,20 @@ class TaskSource(FutureSource):
     def __init__(self, future: TaskFuture) -> None:
         super().__init__(future)
         self._last = task_facts(self._pool, future, self._place(future))
+        self._lock = threading.Lock()
 
     def state(self, limit: int) -> State:  # noqa: ARG002 - its curve is small
         """Make the task's state."""
-        future = self._future
-        if future is not None:
-            has_ended = future.done()  # before all else is read
-            self._last = task_facts(self._pool, future, self._place(future))
-            if has_ended:
-                self._future = None
-        is_final = self._last.state not in ("queued", "running")
-        return tasks_state([self._last], final=is_final, diary_chars=DIARY_CHARS)
+        with self._lock:  # several views share it: an older state must not come after the last one
+            future = self._future
+            if future is not None:
+                has_ended = future.done()  # before all else is read
+                self._last = task_facts(self._pool, future, self._place(future))
+                if has_ended:
+                    self._future = None
+            last = self._last
+        is_final = last.state not in ("queued", "running")
+        return tasks_state([last], final=is_final, diary_chars=DIARY_CHARS)
 
 
 def tasks_source() -> TasksSource:
