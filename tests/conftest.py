@@ -56,7 +56,7 @@ def pool(_pool) -> Iterator:
     def is_ready() -> bool:
         return all(engine.state == "idle" for engine in _pool.engines)
 
-    wait_until(is_ready, 20, "idle engines")
+    wait_until(is_ready, 60, "idle engines")
     yield _pool
     for future in _pool.tasks():
         future.cancel()

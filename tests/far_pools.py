@@ -51,7 +51,7 @@ class Loopback:
 
     async def close(self) -> None:
         for process in self.processes:
-            process.wait(10)
+            process.wait(60)
 
 
 class LoopbackProcess:

@@ -73,12 +73,12 @@ def duo_pool(gpu_machine: Callable[[str], GpuMachine]) -> Iterator[Duo]:
 @pytest.fixture
 def duo(duo_pool: Duo) -> Duo:
     """All engines are idle, and hostb has its first GPUs."""
-    wait_until(lambda: all(e.state == "idle" for e in duo_pool.pool.engines), 20, "idle engines")
+    wait_until(lambda: all(e.state == "idle" for e in duo_pool.pool.engines), 60, "idle engines")
     duo_pool.machine.write(FAR_GPUS)
     return duo_pool
 
 
-def until(is_so: Callable[[Snapshot], bool], words: str, timeout_s: float = 10) -> Snapshot:
+def until(is_so: Callable[[Snapshot], bool], words: str, timeout_s: float = 60) -> Snapshot:
     """Take snapshots until one is as wanted."""
     found: list[Snapshot] = []
 

@@ -18,7 +18,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 ADDRESS = "jupyter-mgpu"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 OURS = ["api", "jp_base_url", "jp_server_config", "login", "stream", "wait"]
 OURS += ["jp_data_dir", "jp_nbconvert_templates", "jp_runtime_dir"]
 FIXTURES = [
@@ -107,9 +107,8 @@ class Api:
         if method == "POST":
             options["body"] = body if isinstance(body, bytes) else json.dumps(body or {})
         # An error status is a reply; when nothing answers at all (599) it raises.
-        reply = await self._fetch(
-            ADDRESS, *path.split("/"), method=method, raise_error=False, **options
-        )
+        options |= {"method": method, "raise_error": False, "request_timeout": TIMEOUT_S}
+        reply = await self._fetch(ADDRESS, *path.split("/"), **options)
         return Reply(reply.code, reply.body)
 
     def sections(self) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class Api:
         assert reply.code == 200, reply
         return reply.json["sections"]
 
-    def wait_until(self, condition: Callable[[dict[str, Any]], Any], timeout: float = 30) -> Any:
+    def wait_until(self, condition: Callable[[dict[str, Any]], Any], timeout: float = 60) -> Any:
         """Look until what the server shows fulfils a condition; return what that returned."""
 
         async def look() -> Any:

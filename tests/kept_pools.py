@@ -43,7 +43,7 @@ def killed_kernel(
             nb.check(f"%parpool {size} --keep --name {name} {options}\npool = mgpu.current_pool()")
             nb.check(code)
             nb.kill()
-            wait_until(lambda: not is_alive(nb.pid), 10, "the kernel's end")
+            wait_until(lambda: not is_alive(nb.pid), 60, "the kernel's end")
         yield nb
 
 
@@ -71,7 +71,7 @@ class Traces:
         processes = [f"{pid}: {_command(pid)}" for pid in self.pids if is_alive(pid)]
         return [*processes, *(str(path) for path in (self.folder, self.record) if path.exists())]
 
-    def wait_until_gone(self, timeout: float = 15) -> None:
+    def wait_until_gone(self, timeout: float = 60) -> None:
         """Wait until nothing is left."""
         try:
             wait_until(lambda: not self.left(), timeout)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_port
 from view_page import CHROMIUM
 
 from notebooks import wait_until
@@ -75,7 +75,7 @@ class Lab:
         """Ask the server's own REST interface."""
         request = urllib.request.Request(self.page(f"api/{path}"), method=method)
         request.add_header("Authorization", f"token {self.token}")
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return json.loads(response.read() or b"null")
 
 
@@ -123,9 +123,7 @@ def running_lab(
     user = settings.parent / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
     user.mkdir(parents=True, exist_ok=True)
     (user / "notification.jupyterlab-settings").write_text(NO_NEWS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable,
         "-m",

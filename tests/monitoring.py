@@ -55,10 +55,10 @@ def answering(machine: GpuMachine, **variables: str) -> Iterator[Callable[[str],
             process.kill()
             raise
         finally:
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, output + errors
 
 
-def until(ask: Callable[[str], Any], condition: str, timeout: float = 30) -> None:
+def until(ask: Callable[[str], Any], condition: str, timeout: float = 60) -> None:
     """Wait until an expression is true in that process."""
     wait_until(lambda: ask(f"result = bool({condition})"), timeout, condition)

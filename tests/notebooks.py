@@ -105,7 +105,7 @@ class Notebook:
     def wait(self, cell: Cell, timeout: float = 60) -> Cell:
         """Wait for a cell's reply and for its last output."""
         begun = time.monotonic()
-        idle = False
+        idle = any(m["content"].get("execution_state") == "idle" for m in cell.messages)
         while not (idle and cell.reply):
             left = timeout - (time.monotonic() - begun)
             if left <= 0:
@@ -140,12 +140,12 @@ class Notebook:
 
         return ast.literal_eval(self.check(f"print(repr({expression}))", timeout).stdout.strip())
 
-    def wait_for_output(self, cell: Cell, text: str, timeout: float = 30) -> None:
+    def wait_for_output(self, cell: Cell, text: str, timeout: float = 60) -> None:
         """Wait until a running cell has shown some text."""
         self.wait_for(cell, lambda: text in cell.text, timeout, repr(text))
 
     def wait_for(
-        self, cell: Cell, condition: Callable[[], bool], timeout: float = 30, what: str = "it"
+        self, cell: Cell, condition: Callable[[], bool], timeout: float = 60, what: str = "it"
     ) -> None:
         """Wait until what a running cell shows fulfils a condition."""
         begun = time.monotonic()
@@ -182,7 +182,7 @@ def notebook(
         opened.close()
 
 
-def wait_until(condition: Any, timeout: float = 10, what: str = "the condition") -> None:
+def wait_until(condition: Any, timeout: float = 60, what: str = "the condition") -> None:
     """Poll until a condition of another process holds."""
     import threading
 

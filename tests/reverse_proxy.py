@@ -40,8 +40,8 @@ def reverse_proxy(
         context.load_cert_chain(certificate)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            head = await reader.read(MOST_BYTES)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
             is_upgrade = b"upgrade: websocket" in head.lower()
             if refused and is_upgrade and refused in head.partition(b"\r\n")[0].decode():
                 writer.write(REFUSED)

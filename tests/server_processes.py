@@ -4,16 +4,15 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import websocket
+from free_ports import free_port
 
 from jupyter_mgpu import control
 from jupyter_mgpu.on_engine import guard
@@ -39,7 +38,7 @@ class RunningServer:
             method=method,
             headers={"Authorization": f"token {TOKEN}"},
         )
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return json.loads(reply.read() or b"null")
 
     def sections(self) -> dict[str, Any]:
@@ -50,7 +49,7 @@ class RunningServer:
         """Open the stream; it is closed with the server."""
         address = self.url.replace("http:", "ws:")
         opened = websocket.create_connection(
-            f"{address}jupyter-mgpu/stream?token={TOKEN}", timeout=20, suppress_origin=True
+            f"{address}jupyter-mgpu/stream?token={TOKEN}", timeout=60, suppress_origin=True
         )
         self.streams.append(opened)
         return opened
@@ -76,9 +75,7 @@ def running_server(
         base_url: Below which it answers.
         program: What Python runs.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, *program, "--no-browser", "--allow-root"]
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.base_url={base_url}"]
@@ -109,7 +106,7 @@ def _answers(server: RunningServer) -> bool:
         raise RuntimeError(f"the server has ended with {server.process.returncode}")
     try:
         return bool(server.request("jupyter-mgpu/hello"))
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:
         return False
 
 

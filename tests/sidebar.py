@@ -80,7 +80,7 @@ class Panel:
     def widen(self, width: int) -> None:
         """Give the panel so many pixels; the splitter rounds its shares."""
         self.tab.page.evaluate(WIDEN, width)
-        wait_until(lambda: abs(self.node.bounding_box()["width"] - width) < 3, 30, "its width")
+        wait_until(lambda: abs(self.node.bounding_box()["width"] - width) < 3, 60, "its width")
 
     def use_theme(self, name: str) -> None:
         """Change JupyterLab's theme, and wait until it has its colours."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from notebooks import is_alive, wait_until
 
@@ -127,7 +128,7 @@ def _write_configuration(folder: Path, nodes: dict[str, int]) -> Path:
         )
     )
     described = [
-        NODE.format(name=node, host=host, port=_free_port(), num_gpus=num_gpus)
+        NODE.format(name=node, host=host, port=free_port(), num_gpus=num_gpus)
         for node, num_gpus in nodes.items()
     ]
     configuration = folder / "slurm.conf"
@@ -135,17 +136,11 @@ def _write_configuration(folder: Path, nodes: dict[str, int]) -> Path:
         CONFIGURATION.format(
             folder=folder,
             host=host,
-            controller_port=_free_port(),
+            controller_port=free_port(),
             nodes="".join(described),
         )
     )
     return configuration
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 def _start(folder: Path, environment: dict[str, str], nodes: Iterable[str]) -> None:
@@ -166,7 +161,7 @@ def _start(folder: Path, environment: dict[str, str], nodes: Iterable[str]) -> N
 def _states(environment: dict[str, str]) -> set[str]:
     command = [_program("sinfo"), "--noheader", "--format=%t"]
     asked = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=30, check=False
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     return set(asked.stdout.split())
 
@@ -176,12 +171,12 @@ def _cancel_all(environment: dict[str, str]) -> None:
 
     def ask(*command: str) -> str:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=30, check=False
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         return done.stdout
 
     ask("scancel", "--user=root")
-    wait_until(lambda: not ask("squeue", "--noheader"), 20, "an empty queue")
+    wait_until(lambda: not ask("squeue", "--noheader"), 60, "an empty queue")
 
 
 def queue(fields: str = "%A %t %D") -> list[str]:
@@ -197,4 +192,4 @@ def _end(pid_file: Path) -> None:
     pid = int(pid_file.read_text())
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not is_alive(pid), 20, f"the end of {pid_file.stem}")
+    wait_until(lambda: not is_alive(pid), 60, f"the end of {pid_file.stem}")

@@ -88,7 +88,7 @@ class Host:
             ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", inside],
             start_new_session=True,
         )
-        wait_until(self._answers, 10, f"the sshd of {self.name}")
+        wait_until(self._answers, 60, f"the sshd of {self.name}")
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
@@ -98,10 +98,11 @@ class Host:
     def kill_sshd(self) -> None:
         """Kill its sshd and all connections that it serves; engines live on."""
         for pid in self._pids():
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # it has just ended
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
+                    os.kill(pid, signal.SIGKILL)
         if self.sshd is not None:
-            self.sshd.wait(10)
+            self.sshd.wait(60)
 
     def _pids(self) -> list[int]:
         listed = run("ip", "netns", "pids", self.namespace)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from notebooks import wait_until
 
@@ -49,20 +50,18 @@ def ssh_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
         subprocess.run(command, check=True)
     shutil.copy(folder / "key.pub", folder / "authorized_keys")
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
+    port = free_port()
     (folder / "sshd_config").write_text(CONFIGURATION.format(folder=folder, port=port))
     for name, accept in (("config", "accept-new"), ("strange", "yes")):
         (folder / name).write_text(CLIENT.format(folder=folder, port=port, accept=accept))
     Path("/run/sshd").mkdir(exist_ok=True)  # for its unprivileged part; normally systemd's work
     daemon = subprocess.Popen([program, "-D", "-e", "-f", folder / "sshd_config"])
     try:
-        wait_until(lambda: _answers(port), 20, "sshd")
+        wait_until(lambda: _answers(port), 60, "sshd")
         yield folder
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(60)
 
 
 def _answers(port: int) -> bool:

@@ -1,5 +1,6 @@
 """A kernel takes over a kept pool: its tasks, its data, and the work that goes on."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -85,13 +86,13 @@ os.kill(os.getpid(), signal.SIGKILL)  # now, not when the cell has ended
             keeper = control.named("night").kernel_pid
             try:
                 nb.submit(code)
-                wait_until(lambda: not is_alive(nb.pid), 40, "the kernel's end")
+                wait_until(lambda: not is_alive(nb.pid), 60, "the kernel's end")
             finally:
                 os.kill(keeper, signal.SIGCONT)
-        wait_until(lambda: record_of("night")["attached_pid"] is None, 20, "the detaching")
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         with kernel() as nb:
             attach(nb)
-            results = "[mgpu.tasks.load(f'late-{i}').result(30) for i in range(5)]"
+            results = "[mgpu.tasks.load(f'late-{i}').result(60) for i in range(5)]"
             assert nb.value(results) == [0, 1, 2, 3, 4]
 
 
@@ -117,7 +118,7 @@ while not task.running():
     with killed_kernel(code), kernel() as nb:
         (tmp_path / "go").touch()
         load = "mgpu.tasks.load('large')"
-        wait_until(lambda: nb.run(load).ok, 30, "the record")
+        wait_until(lambda: nb.run(load).ok, 60, "the record")
         assert nb.value(f"float({load}.result().sum())") == 4_000_000.0 * 3_999_999.0 / 2
         modes = [path.stat().st_mode & 0o777 for path in journal.folder().iterdir()]
         assert set(modes) == {0o600}
@@ -209,14 +210,19 @@ def test_a_second_kernel_is_refused_and_told_who_has_the_pool() -> None:
         assert len([pool for pool in control.find_pools() if pool.name == "night"]) == 1
 
 
-def test_a_process_that_the_kernel_has_forked_does_not_keep_its_place() -> None:
-    code = """
+def test_a_process_that_the_kernel_has_forked_does_not_keep_its_place(tmp_path) -> None:
+    end = tmp_path / "end"
+    code = f"""
 if os.fork() == 0:
-    time.sleep(30)
+    while not os.path.exists({str(end)!r}):
+        time.sleep(0.02)
     os._exit(0)
 """
-    with killed_kernel(code, size=1), kernel() as nb:
-        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+    with contextlib.ExitStack() as undo:
+        undo.callback(end.touch)
+        undo.enter_context(killed_kernel(code, size=1))
+        nb = undo.enter_context(kernel())
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         attach(nb)
 
 
@@ -261,11 +267,10 @@ def test_a_stopped_kernel_keeps_its_place_and_a_restarted_one_gets_it_back() -> 
 def test_stop_ends_a_cell_in_an_attached_kernel() -> None:
     with killed_kernel("pass"), kernel() as nb:
         attach(nb)
-        cell = nb.submit("%%spmd\nimport time\nprint('runs')\ntime.sleep(60)")
+        cell = nb.submit("%%spmd\nimport time\nprint('runs')\ntime.sleep(600)")
         nb.wait_for_output(cell, "runs")
         nb.stop()
-        assert nb.wait(cell, 10).ename == "KeyboardInterrupt"
-        assert cell.seconds < 30
+        assert nb.wait(cell).ename == "KeyboardInterrupt"
         cell = nb.check("%%spmd\nprint('on', rank)")
         assert "on 1" in cell.text
 
@@ -298,22 +303,25 @@ def test_what_only_the_dead_kernel_had_is_told(
     tmp_path, make: str, use: str, error: str, words: str
 ) -> None:
     go = tmp_path / "go"
+    # Else a record of the same name, of another turn of this test, is taken for this one's.
+    names = [f"{name} {tmp_path.name}" for name in ("early", "late")]
     code = f"""{WAIT}
 shared = {make}
 use = {use}
 first = mgpu.parfeval(wait_for, {str(go)!r}, name="first")
-early = mgpu.parfeval(lambda: (wait_for({str(go)!r}), use()), name="early")
-late = mgpu.parfeval(lambda: (wait_for({str(go)!r}), use()), name="late")
+early, late = [
+    mgpu.parfeval(lambda: (wait_for({str(go)!r}), use()), name=name) for name in {names}
+]
 while not (first.running() and early.running()):
     time.sleep(0.02)
 """
     with killed_kernel(code, size=2), kernel() as nb:
-        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         go.touch()
-        wait_until(lambda: nb.run("mgpu.tasks.load('early')").ok, 30, "the end of the task")
+        wait_until(lambda: nb.run(f"mgpu.tasks.load({names[0]!r})").ok, 60, "the end of the task")
         attach(nb)
-        for name in ("early", "late"):
-            cell = nb.run(f"mgpu.tasks.load({name!r}).result(30)")
+        for name in names:
+            cell = nb.run(f"mgpu.tasks.load({name!r}).result(60)")
             assert cell.ename == error
             assert words in cell.evalue
 
@@ -337,7 +345,7 @@ while len(loop.results) < 10:
 assert mgpu.tasks.load("loop") is loop
 """
     with killed_kernel(code), kernel() as nb, kernel() as other:
-        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         assert "`%parpool --attach night`" in other.run("mgpu.tasks.load('loop')").evalue
         attach(nb)
         nb.check("loop = mgpu.tasks.load('loop')")
@@ -383,7 +391,7 @@ def die(i):
         nb.check("loop = mgpu.parfor(fail, range(5), on_error='collect', wait=False)")
         assert nb.value("[str(value) for value in loop.result(60)]") == [*"012", "on purpose", "4"]
         nb.check("loop = mgpu.parfor(time.sleep, [0, *[60] * 20], wait=False)")
-        wait_until(lambda: nb.value("loop.results"), 20, "a result")
+        wait_until(lambda: nb.value("loop.results"), 60, "a result")
         assert nb.value("loop.cancel()")
         assert nb.run("loop.result()").ename == "CancelledError"
         assert nb.value("(loop.results, len(mgpu.current_pool().tasks()))") == ({0: None}, 0)
@@ -404,7 +412,7 @@ def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
                     look.answer and look.state == "busy"
                     for look in control.look_at([control.named("night")])
                 ),
-                20,
+                60,
                 "the loop",
             )
             assert not cell.reply
@@ -413,16 +421,18 @@ def test_a_loop_ends_with_its_kernel_and_the_engines_are_free() -> None:
         with kernel() as nb:
             cell = nb.check("%parpool --attach night\npool = mgpu.current_pool()")
             assert "has ended with its kernel, which had its results" in cell.text
-            assert nb.value("pool.submit(abs, -1).result(20)") == 1
+            assert nb.value("pool.submit(abs, -1).result(60)") == 1
             assert nb.value("[engine.pid for engine in pool.engines]") == engines
 
 
 def test_an_idle_kept_pool_ends() -> None:
-    code = "pool.owner.set_idle_timeout(1.0).result()"
-    with killed_kernel(code):
-        pools = [pool for pool in control.find_pools() if pool.name == "night"]
-        if pools:  # else it was quicker
-            traces_of("night").wait_until_gone(30)
+    with ended_later("night"):
+        with kernel() as nb:
+            nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+            traces = traces_of("night")
+            nb.check("pool.owner.set_idle_timeout(1.0).result()")
+            nb.kill()
+        traces.wait_until_gone()
         assert not [pool for pool in control.find_pools() if pool.name == "night"]
 
 

@@ -21,7 +21,7 @@ def test_a_batch_ends_with_its_task_and_its_result_stays() -> None:
     with ended_later("job"), kernel() as nb, kernel() as other:
         nb.check(f"{WORK}\njob = mgpu.batch(work, 3, factor=2, name='job')")
         assert nb.value("job.result()") == [0, 2, 4]
-        wait_until(lambda: not kept("job"), 15, "the end of the pool")
+        wait_until(lambda: not kept("job"), 60, "the end of the pool")
         assert nb.value("mgpu.current_pool() is None")
         assert other.value("mgpu.tasks.load('job').result()") == [0, 2, 4]
         assert other.value("mgpu.tasks.load('job').diary") == "works\n"
@@ -42,7 +42,7 @@ def wait():
     with ended_later("job"), kernel() as other:
         with kernel() as nb:
             nb.check(f"{wait}\njob = mgpu.batch(wait, name='job')")
-            wait_until(lambda: nb.value("job.diary") != "", 20, "its print")
+            wait_until(lambda: nb.value("job.diary") != "", 60, "its print")
             nb.kill()
         traces = traces_of("job")
         assert "running" in other.check("%tasks").text
@@ -74,7 +74,7 @@ def test_a_large_result_reaches_the_kernel_that_waits() -> None:
     with ended_later("large"), kernel() as nb:
         nb.check("import numpy\njob = mgpu.batch(numpy.ones, 5_000_000, name='large')")
         assert nb.value("float(job.result().sum())") == 5e6
-        wait_until(lambda: not kept("large"), 15, "the end of the pool")
+        wait_until(lambda: not kept("large"), 60, "the end of the pool")
         assert nb.value("float(mgpu.tasks.load('large').result().sum())") == 5e6
 
 

@@ -67,7 +67,8 @@ def test_tasks_are_listed_and_their_diaries_shown(nb):
             (found := tasks()).get("broken", {}).get("state") == "failed"
             and found["talker"]["last_metrics"]
         ),
-        40,
+        60,
+        "what they tell",
     )
     found = tasks()
     assert found["talker"]["last_metrics"] == {"step": 1, "loss": "Infinity"}
@@ -75,7 +76,7 @@ def test_tasks_are_listed_and_their_diaries_shown(nb):
     text = run("tasks").stdout
     assert "talker" in text
     assert "IndexError" in text
-    assert run("tasks", "talker").stdout.strip() == "hello from afar"
+    wait_until(lambda: run("tasks", "talker").stdout.strip() == "hello from afar", 60, "the diary")
     assert "IndexError" in run("tasks", "broken").stdout
     missing = run("tasks", "nobody")
     assert (missing.returncode, missing.stdout) == (1, "")

@@ -227,7 +227,7 @@ def test_a_full_cluster_is_no_failure(
 ) -> None:
     with subprocess.Popen(["srun", "--exclusive", "sleep", "600"], env=slurm) as holder:
         try:
-            wait_until(lambda: " R" in _queue(slurm), 20, "the other job")
+            wait_until(lambda: " R" in _queue(slurm), 60, "the other job")
             code, found = check('[lab]\nkind = "slurm"\n', SLURM_CONF=slurm["SLURM_CONF"])
         finally:
             holder.terminate()

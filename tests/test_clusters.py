@@ -289,7 +289,7 @@ def test_a_pool_looks_its_cluster_up_before_it_starts_anything(profile: Path) ->
 
 def test_the_cluster_local_is_this_machine() -> None:
     with parpool(1, cluster="local", name="here") as pool:
-        assert pool.submit(os.getppid).result(20) == os.getpid()
+        assert pool.submit(os.getppid).result(60) == os.getpid()
 
 
 def test_reading_descriptions_imports_no_ipyparallel() -> None:

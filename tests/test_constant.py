@@ -49,14 +49,14 @@ def lines_of(path: Path) -> list[str]:
 
 def on_each(pool: Pool, function: Callable[..., Any], *args: Any) -> list[Any]:
     calls = [pool.submit_task(function, args, rank=rank) for rank in pool.ranks]
-    return [call.result(20) for call in calls]
+    return [call.result(60) for call in calls]
 
 
 def test_a_value_is_the_same_in_tasks_loops_cells_and_the_kernel(pool: Pool) -> None:
     constant = Constant({"rate": 0.5})
 
     assert constant.value == {"rate": 0.5}
-    assert pool.submit(read, constant).result(20) == {"rate": 0.5}
+    assert pool.submit(read, constant).result(60) == {"rate": 0.5}
     assert parfor(lambda i: constant.value["rate"] * i, range(3), pool=pool) == [0, 0.5, 1]
     assert list(spmd(lambda: constant.value["rate"], pool=pool)) == [0.5, 0.5]
 
@@ -80,16 +80,16 @@ def test_later_changes_of_the_value_are_not_seen(pool: Pool) -> None:
     constant = Constant(numbers)
     numbers.append(2)
 
-    assert pool.submit(read, constant).result(20) == [1]
+    assert pool.submit(read, constant).result(60) == [1]
 
 
 def test_a_constant_may_be_made_before_its_pool_and_serve_several(pool: Pool, duo: Pool) -> None:
     constant = Constant("shared")
 
-    assert pool.submit(read, constant).result(20) == "shared"
-    assert duo.submit(read, constant).result(20) == "shared"
+    assert pool.submit(read, constant).result(60) == "shared"
+    assert duo.submit(read, constant).result(60) == "shared"
     duo.shutdown()
-    assert pool.submit(read, constant).result(20) == "shared"
+    assert pool.submit(read, constant).result(60) == "shared"
 
 
 def test_a_factory_is_called_once_per_engine_at_the_first_use(pool: Pool, tmp_path) -> None:
@@ -121,7 +121,7 @@ def test_threads_of_a_task_share_one_call_of_the_factory(pool: Pool) -> None:
             thread.join(10)
         return len(seen) * 10 + len(set(map(id, seen)))
 
-    assert pool.submit(read_in_threads, constant).result(20) == 81
+    assert pool.submit(read_in_threads, constant).result(60) == 81
 
 
 def test_what_a_factory_raises_is_raised_in_the_task_and_it_is_tried_again(
@@ -137,9 +137,9 @@ def test_what_a_factory_raises_is_raised_in_the_task_and_it_is_tried_again(
     constant = Constant(make)
 
     with pytest.raises(ValueError, match="not yet"):
-        pool.submit_task(read, (constant,), rank=0).result(20)
+        pool.submit_task(read, (constant,), rank=0).result(60)
     ready.touch()
-    assert pool.submit_task(read, (constant,), rank=0).result(20) == "made"
+    assert pool.submit_task(read, (constant,), rank=0).result(60) == "made"
 
 
 def test_functions_are_factories_and_other_callables_are_values(pool: Pool) -> None:
@@ -147,9 +147,9 @@ def test_functions_are_factories_and_other_callables_are_values(pool: Pool) -> N
         def __call__(self) -> str:
             return "called"
 
-    assert type(pool.submit(read, Constant(Scale())).result(20)).__name__ == "Scale"
-    assert pool.submit(lambda c: c.value.__name__, Constant(Scale)).result(20) == "Scale"
-    assert pool.submit(read, Constant(factory=Scale())).result(20) == "called"
+    assert type(pool.submit(read, Constant(Scale())).result(60)).__name__ == "Scale"
+    assert pool.submit(lambda c: c.value.__name__, Constant(Scale)).result(60) == "Scale"
+    assert pool.submit(read, Constant(factory=Scale())).result(60) == "called"
 
 
 def test_a_replaced_engine_makes_it_again(duo: Pool) -> None:
@@ -158,7 +158,7 @@ def test_a_replaced_engine_makes_it_again(duo: Pool) -> None:
     starts = duo.engines[0].starts
 
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: duo.engines[0].starts > starts, 20, "a new engine")
+    wait_until(lambda: duo.engines[0].starts > starts, 60, "a new engine")
 
     after = on_each(duo, read, constant)
     assert after[0] == duo.engines[0].pid != before
@@ -223,7 +223,7 @@ def test_nothing_of_it_stays_in_memory(pool: Pool) -> None:
 def test_engines_that_did_not_use_it_clean_nothing_up(pool: Pool, tmp_path) -> None:
     cleaned = tmp_path / "cleaned"
     constant = Constant("x", cleanup=writer(cleaned))
-    pool.submit_task(read, (constant,), rank=1).result(20)
+    pool.submit_task(read, (constant,), rank=1).result(60)
 
     constant.close()
     constant.close()
@@ -250,7 +250,7 @@ def test_tasks_that_wait_or_run_keep_a_constant_that_the_notebook_forgot(
     gc.collect()
     go_on.touch()
 
-    assert [call.result(20) for call in calls] == ["kept"] * 3
+    assert [call.result(60) for call in calls] == ["kept"] * 3
     wait_until(lambda: lines_of(cleaned) == ["kept"], what="the clean-up")
 
 
@@ -267,14 +267,14 @@ def test_a_running_task_keeps_what_is_closed_meanwhile(pool: Pool, tmp_path) -> 
     constant = Constant("open", cleanup=writer(cleaned))
     running = pool.submit_task(read_twice, (constant,), rank=0)
     waiting = pool.submit_task(read, (constant,), rank=0)
-    wait_until(begun.exists, 20, "the task")
+    wait_until(begun.exists, 60, "the task")
 
     constant.close()
     go_on.touch()
 
-    assert running.result(20) == ("open", False, "open")
+    assert running.result(60) == ("open", False, "open")
     with pytest.raises(MgpuError, match="was freed"):
-        waiting.result(20)
+        waiting.result(60)
     with pytest.raises(MgpuError, match="was freed"):
         _ = constant.value
     assert lines_of(cleaned) == ["open"]
@@ -333,7 +333,7 @@ def test_a_composite_of_another_pool_is_refused(pool: Pool, duo: Pool) -> None:
     constant = Constant(pool["x"])
 
     with pytest.raises(MgpuError, match="another pool"):
-        duo.submit(read, constant).result(20)
+        duo.submit(read, constant).result(60)
     with pytest.raises(TypeError, match="cleanup"):
         Constant(pool["x"], cleanup=print)
 
@@ -352,7 +352,7 @@ def test_bad_values_are_refused_before_anything_is_sent() -> None:
 def test_a_constant_comes_back_as_itself(pool: Pool) -> None:
     constant = Constant([1, 2])
 
-    assert pool.submit(lambda c: c, constant).result(20) is constant
+    assert pool.submit(lambda c: c, constant).result(60) is constant
 
 
 def test_a_constant_of_an_engine_goes_as_its_value(pool: Pool) -> None:
@@ -361,7 +361,7 @@ def test_a_constant_of_an_engine_goes_as_its_value(pool: Pool) -> None:
 
         return Constant([4, 5])
 
-    assert pool.submit(make).result(20).value == [4, 5]
+    assert pool.submit(make).result(60).value == [4, 5]
 
 
 def test_a_stop_reaches_a_factory(pool: Pool, tmp_path) -> None:
@@ -373,7 +373,7 @@ def test_a_stop_reaches_a_factory(pool: Pool, tmp_path) -> None:
 
     constant = Constant(make)
     call = pool.submit(read, constant)
-    wait_until(begun.exists, 20, "the factory")
+    wait_until(begun.exists, 60, "the factory")
 
     call.cancel()
 

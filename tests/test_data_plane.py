@@ -38,7 +38,7 @@ def blocks_of(pid: int) -> list[str]:
     found = []
     with contextlib.suppress(FileNotFoundError):  # the process is gone
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # it ends now
                 if "memfd:mgpu" in str(descriptor.readlink()):
                     found.append(str(descriptor))
     return found
@@ -68,14 +68,14 @@ def wait_until_nothing_is_left(pool: Pool) -> None:
     """Wait until no process of a pool has a block, open or mapped."""
     gc.collect()
     pids = pids_of(pool)
-    wait_until(lambda: not any(map(blocks_of, pids)), 10, "the end of the open blocks")
-    wait_until(lambda: not any(map(mappings_of, pids)), 10, "the end of the mapped blocks")
+    wait_until(lambda: not any(map(blocks_of, pids)), 60, "the end of the open blocks")
+    wait_until(lambda: not any(map(mappings_of, pids)), 60, "the end of the mapped blocks")
 
 
 def wait_until_sent(pool: Pool) -> None:
     """Wait until no process of a pool holds a block open: each is with who reads it."""
     pids = pids_of(pool)
-    wait_until(lambda: not any(map(blocks_of, pids)), 10, "the end of the open blocks")
+    wait_until(lambda: not any(map(blocks_of, pids)), 60, "the end of the open blocks")
 
 
 def same(value: Any) -> Any:
@@ -94,8 +94,10 @@ def ones(num_bytes: int) -> Any:
     return np.ones(num_bytes, dtype=np.uint8)
 
 
-def kept_ones(num_bytes: int) -> Any:
-    """Return an array that the engine still has."""
+def kept_ones(num_bytes: int, go_on: Path | None = None) -> Any:
+    """Return an array that the engine still has; once a file is there, if one is given."""
+    if go_on is not None:
+        wait_for_file(go_on)
     kept = context.require().kept
     kept["ones"] = ones(num_bytes)
     return kept["ones"]
@@ -123,7 +125,7 @@ def owner_held(pool: Pool) -> Iterator[None]:
         go_on.wait(60)
 
     pool.owner._core.loop.call_soon_threadsafe(hold)
-    begun.wait(10)
+    assert begun.wait(60)
     try:
         yield
     finally:
@@ -155,14 +157,14 @@ def test_calls_that_run_at_the_same_time_share_one_block(pool: Pool, tmp_path: P
     path.touch()
 
     futures = [pool.submit(sum_when_released, array, str(path)) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 3, 20, "both tasks")
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 3, 60, "both tasks")
     for _ in range(2):
         pool.owner.store.age()  # what was sent lately is not what is looked at here
     late = pool.submit(sum_when_released, array, str(path))
 
     assert len(blocks_of(os.getpid())) == threads.num_parts(array.nbytes)
     path.unlink()
-    assert [future.result(20) for future in (*futures, late)] == [array.sum()] * 3
+    assert [future.result(60) for future in (*futures, late)] == [array.sum()] * 3
     wait_until_nothing_is_left(pool)
 
 
@@ -178,7 +180,7 @@ def test_an_array_that_was_changed_in_between_is_sent_as_it_is(pool: Pool, tmp_p
     expected.append(array.sum())
     path.unlink()
 
-    assert [first.result(20), second.result(20)] == expected
+    assert [first.result(60), second.result(60)] == expected
 
 
 def test_a_cell_sends_its_names_to_all_ranks_as_one_block(nb: Notebook) -> None:
@@ -193,9 +195,9 @@ def test_a_cell_sends_its_names_to_all_ranks_as_one_block(nb: Notebook) -> None:
     assert cell.text.count("12500000.0") >= 2
     assert grown < 1.1 * 100_000_000
     assert all(mappings_of(pid) for pid in engines)
-    wait_until(lambda: not blocks_of(nb.pid), 10, "the end of the kernel's block")
+    wait_until(lambda: not blocks_of(nb.pid), 60, "the end of the kernel's block")
     nb.check("%%spmd\ndel big")
-    wait_until(lambda: not any(map(mappings_of, engines)), 10, "the end of the mappings")
+    wait_until(lambda: not any(map(mappings_of, engines)), 60, "the end of the mappings")
 
 
 def test_who_receives_needs_little_more_memory_than_the_data(pool: Pool) -> None:
@@ -206,11 +208,11 @@ def test_who_receives_needs_little_more_memory_than_the_data(pool: Pool) -> None
     before = {pid: peak_rss_bytes(pid) for pid in (os.getpid(), *pids)}
 
     future = pool.submit(total, array)
-    assert future.result(30) == array.sum()
+    assert future.result(60) == array.sum()
     pid = pool.engines[future.rank].pid
     assert peak_rss_bytes(pid) - before[pid] < 1.2 * array.nbytes
 
-    result = pool.submit(ones, 200_000_000).result(30)
+    result = pool.submit(ones, 200_000_000).result(60)
     assert result.sum() == 200_000_000
     assert peak_rss_bytes(os.getpid()) - before[os.getpid()] < 1.2 * (array.nbytes + result.nbytes)
 
@@ -226,14 +228,14 @@ def test_what_a_task_writes_into_its_argument_stays_there(pool: Pool) -> None:
     array = ones(20_000_000)
     futures = [pool.submit(overwrite, array) for _ in range(2)] + [pool.submit(total, array)]
 
-    assert [future.result(20) for future in futures] == [7 * array.size] * 2 + [array.size]
+    assert [future.result(60) for future in futures] == [7 * array.size] * 2 + [array.size]
     assert array.sum() == array.size
 
 
 def test_a_result_can_be_written_and_outlives_its_engine() -> None:
     with parpool(1, name="outlived") as pool:
-        assert pool.submit(total, ones(20_000_000)).result(30) == 20_000_000
-        result = pool.submit(random_array, 20_000_000).result(20)
+        assert pool.submit(total, ones(20_000_000)).result(60) == 20_000_000
+        result = pool.submit(random_array, 20_000_000).result(60)
     assert not blocks_of(os.getpid())
     expected = random_array(20_000_000)
 
@@ -245,10 +247,10 @@ def test_a_result_can_be_written_and_outlives_its_engine() -> None:
 def test_a_result_on_disk_is_what_the_task_returned(pool: Pool) -> None:
     future = pool.submit_task(ones, (4_000_000,), name="written into")
 
-    result = future.result(20)
+    result = future.result(60)
     result[:] = 0
-    wait_until(lambda: not pool.tasks(), 10, "the task's end")
-    wait_until(lambda: any(r.name == "written into" for r in tasks.list_records()), 10, "a record")
+    wait_until(lambda: not pool.tasks(), 60, "the task's end")
+    wait_until(lambda: any(r.name == "written into" for r in tasks.list_records()), 60, "a record")
 
     assert tasks.load("written into").result().sum() == 4_000_000
 
@@ -318,7 +320,7 @@ def test_large_objects_of_every_kind_come_back_equal(pool: Pool, kind: str) -> N
     value = OBJECTS[kind]()
 
     with mgpu.count_bytes(pool) as moved:
-        back = pool.submit(same, value).result(30)
+        back = pool.submit(same, value).result(60)
 
     assert_equal(value, back)
     assert sum(part.shared for part in moved.values()) > 2_000_000
@@ -330,7 +332,7 @@ def test_an_array_that_cannot_be_written_is_sent(pool: Pool) -> None:
     array = random_array(8_000_000)
     array.flags.writeable = False
 
-    assert pool.submit(total, array).result(20) == array.sum()
+    assert pool.submit(total, array).result(60) == array.sum()
 
 
 def test_a_module_trains_on_what_was_sent(pool: Pool) -> None:
@@ -426,7 +428,7 @@ class Viewed:
 
 
 def test_a_result_that_nobody_else_has_is_copied_and_let_go(pool: Pool) -> None:
-    result = pool.submit_task(random_array, (50_000_000,), rank=0).result(20)
+    result = pool.submit_task(random_array, (50_000_000,), rank=0).result(60)
 
     assert np.array_equal(result, random_array(50_000_000))
     assert not mappings_of(os.getpid())
@@ -436,7 +438,7 @@ def test_a_result_that_nobody_else_has_is_copied_and_let_go(pool: Pool) -> None:
         emit = __import__(link, fromlist=["_"]).require().emit
         return len(emit.__self__._lender._loans)
 
-    wait_until(lambda: pool.submit_task(is_held, rank=0).result(20) == 0, 10, "the end of the loan")
+    wait_until(lambda: pool.submit_task(is_held, rank=0).result(60) == 0, 60, "the end of the loan")
 
 
 def test_a_result_that_the_engine_still_has_is_as_it_was(pool: Pool) -> None:
@@ -446,10 +448,10 @@ def test_a_result_that_the_engine_still_has_is_as_it_was(pool: Pool) -> None:
     first = pool.submit_task(kept_ones, (50_000_000,), rank=0)
     second = pool.submit_task(change, rank=0)
 
-    second.result(20)
+    second.result(60)
     assert mappings_of(os.getpid())
-    assert first.result(20).sum() == 50_000_000
-    pool.submit_task(context.delete_value, ("ones",), rank=0).result(20)
+    assert first.result(60).sum() == 50_000_000
+    pool.submit_task(context.delete_value, ("ones",), rank=0).result(60)
 
 
 def test_blocks_serve_where_the_kernel_may_not_look_into_an_engine(
@@ -460,7 +462,7 @@ def test_blocks_serve_where_the_kernel_may_not_look_into_an_engine(
         lending, "copy_memory", lambda lent: refuse_to_copy(lent, refused.append(lent["size"]))
     )
 
-    results = [lonely.submit(random_array, 20_000_000).result(20) for _ in range(3)]
+    results = [lonely.submit(random_array, 20_000_000).result(60) for _ in range(3)]
 
     assert all(np.array_equal(result, random_array(20_000_000)) for result in results)
     assert len(mappings_of(os.getpid())) == 3
@@ -516,15 +518,15 @@ def test_other_work_goes_on_while_a_result_is_copied(
 ) -> None:
     with copying_held(monkeypatch) as begun:
         first = pool.submit_task(random_array, (20_000_000,), rank=0)
-        assert begun.wait(20)
+        assert begun.wait(60)
         behind = pool.submit_task(same, (2,), rank=0)
 
-        assert pool.submit_task(same, (1,), rank=1).result(20) == 1
+        assert pool.submit_task(same, (1,), rank=1).result(60) == 1
         assert not first.done()
         assert not behind.done()
 
-    assert first.result(20).nbytes == 20_000_000
-    assert behind.result(20) == 2
+    assert first.result(60).nbytes == 20_000_000
+    assert behind.result(60) == 2
 
 
 def test_an_engine_that_dies_while_its_result_is_copied_fails_its_task(
@@ -532,10 +534,10 @@ def test_an_engine_that_dies_while_its_result_is_copied_fails_its_task(
 ) -> None:
     with copying_held(monkeypatch) as begun:
         future = pool.submit_task(random_array, (20_000_000,), rank=0)
-        assert begun.wait(20)
+        assert begun.wait(60)
         os.kill(pool.engines[0].pid, signal.SIGKILL)
         with pytest.raises(EngineDiedError):
-            future.result(20)
+            future.result(60)
 
     assert pool.submit_task(same, (3,), rank=0).result(60) == 3
 
@@ -549,8 +551,8 @@ def test_a_result_whose_copy_fails_in_any_way_comes_otherwise_and_others_follow(
     monkeypatch.setattr(lending, "copy_memory", fail)
     first = lonely.submit(random_array, 20_000_000)
 
-    assert lonely.submit(same, 2).result(20) == 2
-    assert np.array_equal(first.result(20), random_array(20_000_000))
+    assert lonely.submit(same, 2).result(60) == 2
+    assert np.array_equal(first.result(60), random_array(20_000_000))
 
 
 def test_an_event_that_cannot_be_handled_holds_up_no_other(
@@ -573,7 +575,7 @@ def test_an_event_that_cannot_be_handled_holds_up_no_other(
 
     scheduler.on_event = fail_once
 
-    assert lonely.submit(talk).result(20) == 7
+    assert lonely.submit(talk).result(60) == 7
     assert "on purpose" in caplog.text
 
 
@@ -633,7 +635,7 @@ def test_an_error_or_a_stop_in_one_file_ends_the_others(monkeypatch: pytest.Monk
             if descriptor == failing:
                 failed.set()
                 raise error
-            failed.wait(10)
+            failed.wait(60)
             written.append(really_write(descriptor, piece, place))
             return written[-1]
 
@@ -686,17 +688,17 @@ def test_a_forked_child_does_not_keep_blocks_open(tmp_path: Path) -> None:
 def test_an_engine_that_dies_before_it_reads_leaves_no_block(pool: Pool) -> None:
     os.kill(pool.engines[0].pid, signal.SIGSTOP)
     future = pool.submit_task(total, (random_array(20_000_000),), rank=0)
-    wait_until(lambda: blocks_of(os.getpid()), 10, "the block")
+    wait_until(lambda: blocks_of(os.getpid()), 60, "the block")
 
     os.kill(pool.engines[0].pid, signal.SIGKILL)
 
     with pytest.raises(EngineDiedError):
-        future.result(20)
+        future.result(60)
     wait_until_sent(pool)
 
 
-def test_an_engine_that_dies_after_it_wrote_fails_its_task(pool: Pool) -> None:
-    pid = pool.engines[0].pid
+def test_an_engine_that_dies_after_it_wrote_fails_its_task(pool: Pool, tmp_path: Path) -> None:
+    pid, go_on = pool.engines[0].pid, tmp_path / "go on"
 
     def is_sealed() -> bool:
         for path in blocks_of(pid):
@@ -707,15 +709,16 @@ def test_an_engine_that_dies_after_it_wrote_fails_its_task(pool: Pool) -> None:
                 os.close(descriptor)
         return False
 
-    future = pool.submit_task(kept_ones, (20_000_000,), rank=0)
-    wait_until(future.running, 10, "the task")
+    future = pool.submit_task(kept_ones, (20_000_000, go_on), rank=0)
+    wait_until(future.running, 60, "the task")
     with owner_held(pool):
-        wait_until(lambda: future.done() or is_sealed(), 20, "the result's block")
+        go_on.touch()
+        wait_until(is_sealed, 60, "the result's block")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{pid}/fd/0").exists(), 10, "its end")
+        wait_until(lambda: not Path(f"/proc/{pid}/fd/0").exists(), 60, "its end")
 
     with pytest.raises(EngineDiedError):
-        future.result(20)
+        future.result(60)
     wait_until_sent(pool)
 
 
@@ -732,24 +735,24 @@ def test_a_killed_kernel_leaves_nothing_of_its_data() -> None:
         )
         folder = Path(opened.value("str(pool.owner.plan.folder)"))
         engine = opened.value("pool.engines[0].pid")
-        wait_until(lambda: len(list(folder.glob("block-*"))) == 3, 10, "the files")
+        wait_until(lambda: len(list(folder.glob("block-*"))) == 3, 60, "the files")
 
         opened.kill()
 
-        wait_until(lambda: not folder.exists(), 20, "the end of the folder")
-        wait_until(lambda: not Path(f"/proc/{engine}/fd/0").exists(), 20, "the engine's end")
+        wait_until(lambda: not folder.exists(), 60, "the end of the folder")
+        wait_until(lambda: not Path(f"/proc/{engine}/fd/0").exists(), 60, "the engine's end")
 
 
 def test_a_stop_ends_a_large_transfer_and_leaves_no_block(nb: Notebook) -> None:
     nb.check("import numpy as np\nhuge = np.zeros(3_000_000_000, dtype=np.uint8)")
 
     cell = nb.submit("future = mgpu.parfeval(len, huge)")
-    wait_until(lambda: blocks_of(nb.pid), 20, "the block")
+    wait_until(lambda: blocks_of(nb.pid), 60, "the block")
     nb.stop()
     nb.wait(cell)
 
     assert cell.ename == "KeyboardInterrupt"
-    wait_until(lambda: not blocks_of(nb.pid), 10, "the end of the block")
+    wait_until(lambda: not blocks_of(nb.pid), 60, "the end of the block")
     assert nb.value("mgpu.parfeval(len, huge[:2_000_000]).result()") == 2_000_000
 
 
@@ -785,10 +788,10 @@ def forbid(what: str) -> None:
 def test_files_serve_where_an_engine_may_not_open_the_kernels_memory(
     lonely: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lonely.submit(forbid, "/proc/").result(30)
+    lonely.submit(forbid, "/proc/").result(60)
     array = random_array(20_000_000)
 
-    sums = [lonely.submit(total, array).result(20) for _ in range(3)]
+    sums = [lonely.submit(total, array).result(60) for _ in range(3)]
     lonely["kept"] = array
     mapped = mappings_of(lonely.engines[0].pid)
 
@@ -798,7 +801,7 @@ def test_files_serve_where_an_engine_may_not_open_the_kernels_memory(
     del lonely["kept"]
     for _ in range(2):
         lonely.owner.store.age()
-    wait_until(lambda: not list(lonely.owner.plan.folder.glob("block-*")), 10, "no files")
+    wait_until(lambda: not list(lonely.owner.plan.folder.glob("block-*")), 60, "no files")
 
 
 def test_files_serve_where_the_kernel_may_not_open_an_engines_memory(
@@ -808,21 +811,21 @@ def test_files_serve_where_the_kernel_may_not_open_an_engines_memory(
     monkeypatch.setattr(lending, "copy_memory", refuse_to_copy)
     forbid("/proc/")
 
-    results = [lonely.submit(random_array, 20_000_000).result(20) for _ in range(3)]
+    results = [lonely.submit(random_array, 20_000_000).result(60) for _ in range(3)]
 
     assert all(np.array_equal(result, random_array(20_000_000)) for result in results)
     assert len(mappings_of(os.getpid())) == 2
     assert capsys.readouterr().out.count("Shared memory cannot be used here") == 1
-    wait_until(lambda: not list(lonely.owner.plan.folder.glob("block-*")), 10, "no files")
+    wait_until(lambda: not list(lonely.owner.plan.folder.glob("block-*")), 60, "no files")
 
 
 def test_sockets_serve_where_nothing_can_be_opened(
     lonely: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lonely.submit(forbid, "/").result(30)
+    lonely.submit(forbid, "/").result(60)
     array = random_array(20_000_000)
 
-    sums = [lonely.submit(total, array).result(20) for _ in range(4)]
+    sums = [lonely.submit(total, array).result(60) for _ in range(4)]
 
     assert sums == [array.sum()] * 4
     assert not mappings_of(lonely.engines[0].pid)
@@ -838,10 +841,10 @@ def test_sockets_serve_where_nothing_can_be_written(lonely: Pool) -> None:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     array = random_array(20_000_000)
-    lonely.submit(limit).result(30)
+    lonely.submit(limit).result(60)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        back = lonely.submit(same, array).result(20)
+        back = lonely.submit(same, array).result(60)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -877,7 +880,7 @@ def test_an_engine_that_dies_leaves_no_file(lonely: Pool) -> None:
 
     os.kill(pid, signal.SIGKILL)
 
-    wait_until(lambda: not list(folder.glob("block-*")), 10, "no files")
+    wait_until(lambda: not list(folder.glob("block-*")), 60, "no files")
 
 
 # --- counted ---------------------------------------------------------------------------
@@ -885,9 +888,9 @@ def test_an_engine_that_dies_leaves_no_file(lonely: Pool) -> None:
 
 def test_bytes_are_counted_by_rank_and_way(pool: Pool) -> None:
     with mgpu.count_bytes(pool) as moved:
-        pool.submit_task(same, (ones(10_000_000),), rank=0).result(20)
-        pool.submit_task(same, (ones(500_000),), rank=1).result(20)
-    pool.submit_task(same, (ones(10_000_000),), rank=1).result(20)
+        pool.submit_task(same, (ones(10_000_000),), rank=0).result(60)
+        pool.submit_task(same, (ones(500_000),), rank=1).result(60)
+    pool.submit_task(same, (ones(10_000_000),), rank=1).result(60)
 
     assert moved[0].sent == pytest.approx(10_000_000, rel=0.01)
     assert moved[0].received == pytest.approx(10_000_000, rel=0.01)
