@@ -1,7 +1,10 @@
 """The history: ten minutes in memory that does not grow, gaps as None."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from jupyter_mgpu.monitor import sampler as sampling
 from jupyter_mgpu.monitor.history import MOST_COLUMNS, MOST_POINTS, History, Series
 
 
@@ -54,6 +57,16 @@ def test_a_series_reaches_up_to_now():
     values = history.series("busy", step_s=1, num_points=100, now_s=4.9).values
 
     assert values == (0, 1, 2, None, None, None)
+
+
+@pytest.mark.parametrize(("age_s", "newest"), [(1.7, 5), (1.8, None)])
+def test_a_tick_that_still_waits_for_the_driver_is_not_late(monkeypatch, age_s, newest):
+    sampler = sampling.Sampler()
+    sampler._history.add(0, {"busy": 5})
+    sampler._frame = SimpleNamespace(now_s=0)
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: age_s))
+
+    assert sampler.series("busy", 9).values[-1] == newest
 
 
 def test_what_was_not_read_is_a_gap_and_never_zero():

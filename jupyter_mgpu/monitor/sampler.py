@@ -126,7 +126,8 @@ class Sampler:
         step_s, now_s = self.interval_s, time.monotonic()
         with self._lock:
             frame = self._frame
-            is_late = frame is not None and now_s - frame.now_s > 1.5 * step_s
+            # A tick waits for the driver before others see what it has read.
+            is_late = frame is not None and now_s - frame.now_s > 1.5 * step_s + PATIENCE_S
             end_s = now_s if is_late else None
             return self._history.series(key, step_s=step_s, num_points=num_points, now_s=end_s)
 
@@ -164,7 +165,7 @@ class Sampler:
         threading.Event().wait(FIRST_CPU_READING_S)
         last_s = -1.0
         while self._is_wanted():
-            wait_s = last_s + self.interval_s - time.monotonic()
+            wait_s = last_s + self._pause_s() - time.monotonic()
             if last_s >= 0 and wait_s > 0:
                 self._wake.wait(wait_s)
                 self._wake.clear()
@@ -175,6 +176,13 @@ class Sampler:
                 last_s -= late_s  # on the beat again, so that lateness does not add up
             with guarded:
                 self._tick(readers)
+
+    def _pause_s(self) -> float:
+        frame = self._frame
+        if frame is not None and frame.gpus.is_known:
+            return self.interval_s
+        # The driver may need seconds for its start; who looks once a minute does not wait for one.
+        return min(self.interval_s, DEFAULT_S)
 
     def _is_wanted(self) -> bool:
         with self._lock:
@@ -231,7 +239,8 @@ class Sampler:
             is_due = frame.now_s - one.told_s >= one.interval_s - frame.interval_s / 2
             if one.is_over or one.on_sample is None or not is_due:
                 continue
-            one.told_s = frame.now_s
+            # Until the driver has answered, what it answers is told at once.
+            one.told_s = frame.now_s if frame.gpus.is_known else -math.inf
             snapshot = snapshot or snapshot_of(frame, time.monotonic())
             with one.telling:
                 one.on_sample(snapshot)
