@@ -108,10 +108,13 @@ def test_output_lands_in_the_cell_that_caused_it_while_others_run(kernel: Notebo
     first = kernel.check(
         """
 out = make(0, 1)
+go_on = threading.Event()
 def late():
     for number in range(30):
         out.handle(0, printed(f"line {number}\\n"))
         time.sleep(0.05)
+        if number == 15:
+            go_on.wait(60)
     out.finish()
 worker = threading.Thread(target=late)
 worker.start()
@@ -119,7 +122,7 @@ worker.start()
     )
     second = kernel.submit("time.sleep(0.5); print('second')")
     kernel.wait(second)
-    third = kernel.submit("worker.join(); print('third')")
+    third = kernel.submit("go_on.set(); worker.join(); print('third')")
 
     arrived = listen(kernel, third)
 
@@ -134,13 +137,13 @@ def listen(kernel: Notebook, until: Cell) -> list[tuple[float, dict[str, Any]]]:
     """Read all messages, with the time of each, to the end of a cell that must succeed."""
     begun = time.monotonic()
     arrived = []
-    while time.monotonic() < begun + 30:
+    while time.monotonic() < begun + 60:
         with contextlib.suppress(queue.Empty):
             message = kernel.client.get_iopub_msg(timeout=0.1)
             arrived.append((time.monotonic() - begun, message))
             is_own = message["parent_header"].get("msg_id") == until.msg_id
             if is_own and message["content"].get("execution_state") == "idle":
-                assert kernel.client.get_shell_msg(timeout=10)["content"]["status"] == "ok"
+                assert kernel.client.get_shell_msg(timeout=60)["content"]["status"] == "ok"
                 return arrived
     raise TimeoutError("the cell did not end")
 
@@ -159,6 +162,7 @@ while time.monotonic() < end:  # what an engine lets pass: 400 lines a second, 2
     time.sleep(0.05)
 for rank in range({ranks}):
     out.handle(rank, printed("the end\\n"))
+print("live until here", flush=True)
 began_to_finish = time.monotonic()
 out.finish()
 assert time.monotonic() - began_to_finish < 1
@@ -166,11 +170,12 @@ assert time.monotonic() - began_to_finish < 1
     )
     arrived = listen(kernel, running)
     running.messages += [message for _, message in arrived]
-    sizes = [(at, len(str(message["content"]))) for at, message in arrived]
+    contents = [str(message["content"]) for _, message in arrived]
+    mark = next(n for n, content in enumerate(contents) if "'live until here" in content)
 
-    live = [(at, size) for at, size in sizes if 0 < at < 5]
+    live = contents[:mark]
     assert len(live) / 5 < 50
-    assert sum(size for _, size in live) / 5 < 200_000
+    assert sum(map(len, live)) / 5 < 200_000
     updates = [m for m in running.messages if m["msg_type"] == "update_display_data"]
     assert len(updates) >= 5 * ranks  # it stays live: once a second for each rank at least
     assert len(page(running)) == ranks
@@ -183,6 +188,7 @@ assert time.monotonic() - began_to_finish < 1
 def test_bars_of_two_ranks_stay_two_lines(kernel: Notebook) -> None:
     cell = kernel.check(
         """
+begun = time.monotonic()
 out = make(0, 1)
 for number in range(51):
     for rank in (0, 1):
@@ -191,11 +197,14 @@ for number in range(51):
 for rank in (0, 1):
     out.handle(rank, printed("\\n", name="stderr"))
 out.finish()
+seconds = time.monotonic() - begun
 """
     )
 
     assert page(cell) == [f"[{rank}] 50/50 {'#' * 50}" for rank in (0, 1)]
-    assert len(cell.messages) < 30
+    updates = [m for m in cell.messages if m["msg_type"] == "update_display_data"]
+    # Five a second for each, and its end; not one for each of 51 texts.
+    assert len(updates) <= 2 * (5 * kernel.value("seconds") + 1)
 
 
 def test_figures_have_a_header_and_updates_reach_their_own_rank(kernel: Notebook) -> None:
@@ -306,19 +315,17 @@ out.finish()
 
 
 def test_the_status_line_comes_and_goes(kernel: Notebook) -> None:
-    cell = kernel.submit(
+    cell = kernel.submit("out = make(0, 1)\nout.status(\"waiting for rank 1: 'resnet18', 12:31\")")
+    kernel.wait_for_output(cell, "resnet18")
+    again = kernel.submit(
         """
-out = make(0, 1)
-out.status("waiting for rank 1: 'resnet18', 12:31")
-go = time.monotonic() + 0.5
-while time.monotonic() < go: time.sleep(0.01)
 out.status("")
 out.handle(0, printed("started\\n"))
 out.finish({1: "ValueError: no"})
 """
     )
-    kernel.wait_for_output(cell, "resnet18")
-    kernel.wait(cell)
+
+    cell.messages += [message for _, message in listen(kernel, again)]
 
     assert page(cell) == ["[0] started"]
 
@@ -358,11 +365,9 @@ out.handle(0, printed("in time\\n"))
 out.finish()
 """
     )
-    second = kernel.submit('out.handle(0, printed("late\\n")); time.sleep(0.5)')
+    kernel.submit('out.handle(0, printed("late\\n"))')
 
-    first.messages += [message for _, message in listen(kernel, second)]
-
-    assert page(first) == ["[0] in time\n[0] late"]
+    kernel.wait_for(first, lambda: page(first) == ["[0] in time\n[0] late"])
 
 
 def test_without_ipython_lines_are_printed_as_they_are_finished() -> None:
@@ -628,7 +633,7 @@ def test_a_diary_can_be_followed_to_its_end() -> None:
     for number in range(100):
         diary.write(f"{number}\n")
     diary.close()
-    follower.join(timeout=10)
+    follower.join(timeout=60)
 
     assert "".join(heard) == "first\n" + "".join(f"{n}\n" for n in range(100))
 
