@@ -50,6 +50,7 @@ def test_the_extension_has_the_version_of_the_package() -> None:
     assert versions == {VERSION}
 
 
+@pytest.mark.timeout(400)
 def test_a_build_in_another_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "labextension"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("node_modules", "lib"))

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -211,7 +212,7 @@ def test_only_one_pool_chooses_at_a_time(book):
     def first() -> None:
         with book.choosing():
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
             order.append("first")
 
     def second() -> None:
@@ -220,11 +221,11 @@ def test_only_one_pool_chooses_at_a_time(book):
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
-    inside.wait(10)
+    inside.wait(60)
     threads[1].start()
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert order == ["first", "second"]
 
@@ -296,11 +297,9 @@ def shared_book() -> LeaseBook:
     """A book that other users can reach, which they cannot in pytest's own folders."""
     if os.geteuid() != 0:
         pytest.skip("only root can start processes of other users")
-    folder = Path(f"/tmp/mgpu-test-{os.getpid()}")
-    yield LeaseBook(folder)
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    with tempfile.TemporaryDirectory(prefix="mgpu-test-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield LeaseBook(Path(folder) / "leases")
 
 
 def test_another_users_lease_is_seen_and_their_dead_record_harms_nobody(shared_book):

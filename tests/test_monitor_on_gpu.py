@@ -62,11 +62,11 @@ def test_a_busy_gpu_is_seen_with_its_process(environment):
                 "    while time.monotonic() < deadline:\n"
                 "        busy = [gpu for gpu in watch.snapshot().gpus\n"
                 "                if (gpu.utilization_percent or 0) > 50 and gpu.users]\n"
-                "        if busy: break\n"
+                "        uuid = busy[0].uuid if busy else ''\n"
+                "        last = watch.series(uuid, 'utilization_percent').values[-1:]\n"
+                "        if last and (last[0] or 0) > 50: break\n"
                 "        time.sleep(0.1)\n"
-                "    uuid = busy[0].uuid\n"
-                "    result = [busy[0].memory_used_bytes, len(busy[0].users),\n"
-                "              watch.series(uuid, 'utilization_percent').values[-1]]",
+                "    result = [busy[0].memory_used_bytes, len(busy[0].users), last[0]]",
             )
         finally:
             load.kill()

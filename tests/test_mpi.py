@@ -66,7 +66,7 @@ def test_an_engine_that_dies_is_replaced_and_the_others_live_on(pool: Pool) -> N
 
     os.kill(second.pid, signal.SIGKILL)
 
-    wait_until(lambda: pool.engines[1].starts == 1 and pool.engines[1].state == "idle", 30)
+    wait_until(lambda: pool.engines[1].starts == 1 and pool.engines[1].state == "idle", 60)
     assert pool.engines[0].pid == first.pid
     assert list(mgpu.spmd(lambda: os.environ["MGPU_LOCAL_RANK"])) == ["0", "1"]
 
@@ -105,9 +105,9 @@ def test_nothing_is_left_when_the_kernel_is_killed() -> None:
     pids = next(line for line in kernel.stdout if line.startswith("pids")).split()[1:]
 
     kernel.kill()
-    kernel.wait(10)
+    kernel.wait(60)
 
-    wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), 15, "the end of all")
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), 60, "the end of all")
 
 
 @pytest.mark.mpi
@@ -175,7 +175,7 @@ def test_any_launcher_of_ipyparallel_starts_engines() -> None:
         pids = [engine.pid for engine in pool.engines]
         assert list(mgpu.spmd(os.getpid)) == pids
 
-    wait_until(lambda: not any(is_alive(pid) for pid in pids if pid is not None), 15)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids if pid is not None), 60)
 
 
 def test_a_launcher_that_is_not_there_or_not_set_like_that_is_refused() -> None:

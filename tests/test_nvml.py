@@ -266,8 +266,8 @@ def test_an_interrupt_ends_the_wait_for_a_hanging_driver(gpu_machine):
     told = machine.python(
         "import _thread, threading\n"
         "from jupyter_mgpu.nvml import read_inventory\n"
-        "threading.Timer(0.3, _thread.interrupt_main).start()\n"
-        "try: read_inventory(); print('waited')\n"
+        "timer = threading.Timer(0.3, _thread.interrupt_main)\n"
+        "try: timer.start(); read_inventory(); print('waited')\n"
         "except KeyboardInterrupt: print('interrupted')"
     )
 

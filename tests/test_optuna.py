@@ -14,7 +14,7 @@ from jupyter_mgpu.pool import Pool
 from notebooks import Notebook
 
 NUM_TRIALS = 8
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -110,5 +110,5 @@ def test_a_stop_ends_a_search_by_ask_and_tell(nb: Notebook) -> None:
 
     nb.stop()
 
-    assert nb.wait(cell, 20).ename == "KeyboardInterrupt"
+    assert nb.wait(cell).ename == "KeyboardInterrupt"
     assert nb.value("len(mgpu.current_pool().tasks())") == 0

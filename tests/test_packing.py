@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -72,7 +71,7 @@ class Child:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 class Notebook:
@@ -563,18 +562,13 @@ def test_cuda_tensors_arrive_on_the_cpu_where_no_device_was_set() -> None:
     assert out["net"].weight.device.type == "cpu"
 
 
-def test_a_small_call_is_packed_within_a_millisecond(notebook: Notebook) -> None:
-    notebook.run("def f(a, b): return a + b")
-    call = (notebook["f"], (1, 2), {})
-    pack(call)
+def test_a_small_call_is_one_small_frame(notebook: Notebook) -> None:
+    notebook.run("big = bytes(10**6)\ndef f(a, b): return a + b")
 
-    times = []
-    for _ in range(200):
-        start = time.perf_counter()
-        pack(call)
-        times.append(time.perf_counter() - start)
+    frames = pack((notebook["f"], (1, 2), {}))
 
-    assert sorted(times)[100] < 1e-3  # about 60 us on an idle core
+    assert len(frames) == 1
+    assert count_bytes(frames) < 2_000
 
 
 def test_the_file_name_of_a_code_object_is_kept(notebook: Notebook) -> None:
