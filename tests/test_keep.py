@@ -179,6 +179,30 @@ def test_a_keeper_that_cannot_begin_says_why_and_ends(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, keepers)), 20, "the keeper's end")
 
 
+# Answers flock as some filesystems of clusters do, in this process and its children: seccomp
+# returns ENOSYS for the system call of that number on this processor.
+WITHOUT_LOCKS = """
+import ctypes, errno, platform, struct
+flock = {"x86_64": 73, "aarch64": 32}[platform.machine()]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, flock), (6, 0, 0, 0x50000 | errno.ENOSYS)]
+steps.append((6, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack("HP", len(steps), ctypes.addressof(code)))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program, 0, 0) == 0
+"""
+
+
+def test_a_runtime_folder_without_locks_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with kernel() as nb:
+        nb.check(f"os.environ['JUPYTER_RUNTIME_DIR'] = {str(tmp_path)!r}")
+        nb.check(WITHOUT_LOCKS)
+        cell = nb.run("%parpool 1 --keep --name night")
+        assert cell.ename == "UsageError"
+        assert f"cannot be locked in {tmp_path / 'jupyter_mgpu'}: Function not" in cell.evalue
+        assert "Set JUPYTER_RUNTIME_DIR to a folder on a local disk" in cell.evalue
+
+
 def test_a_kernel_is_at_work_while_tasks_run_that_it_was_attached_to() -> None:
     with killed_kernel("task = mgpu.parfeval(time.sleep, 600)"), kernel() as nb:
         nb.check("from jupyter_mgpu import activity\nactivity.BEAT_S = 0.05")

@@ -5,7 +5,7 @@ import hashlib
 import socket
 from pathlib import Path
 
-from jupyter_mgpu.errors import AttachError
+from jupyter_mgpu.errors import AttachError, MgpuError
 from jupyter_mgpu.leases import locks
 from jupyter_mgpu.owner import records
 
@@ -22,13 +22,21 @@ class NameLock:
 
     Raises:
         AttachError: If another keeper has the name; it says for whom.
+        MgpuError: If the runtime folder has no locks.
     """
 
     def __init__(self, name: str, holder: str) -> None:
         # Hosts may share the folder, and a name may have any characters.
         key = hashlib.sha256(f"{socket.gethostname()}/{name}".encode()).hexdigest()[:16]
         self._path: Path = records.folder() / f"{key}.name"
-        descriptor = locks.try_exclusively(self._path, TAKE_S)
+        try:
+            descriptor = locks.try_exclusively(self._path, TAKE_S)
+        except OSError as error:  # some filesystems of clusters are mounted without locks
+            raise MgpuError(
+                f"A kept pool {name!r} was asked for, but its name cannot be locked in "
+                f"{self._path.parent}: {error.strerror} (flock). Set JUPYTER_RUNTIME_DIR to a "
+                "folder on a local disk before Jupyter is started, or leave --keep out."
+            ) from error
         if descriptor is None:
             raise AttachError(
                 f"The kept pool {name!r} starts or ends in this moment, for {self._holder()}, and "
