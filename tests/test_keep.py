@@ -203,6 +203,51 @@ def test_a_runtime_folder_without_locks_is_named_with_the_way_out(tmp_path: Path
         assert "Set JUPYTER_RUNTIME_DIR to a folder on a local disk" in cell.evalue
 
 
+def test_a_keeper_that_cannot_read_its_order_says_why(tmp_path: Path) -> None:
+    with kernel() as nb:
+        nb.check(f"os.environ['XDG_RUNTIME_DIR'] = {str(tmp_path)!r}")
+        nb.check("class Name(str): pass")
+        cell = nb.run("mgpu.parpool(1, keep=True, name=Name('night'))")
+        assert "exited with code 1. Its last words:" in cell.evalue
+        assert "Can't get attribute 'Name'" in cell.evalue
+        assert not list(tmp_path.glob("mgpu-*"))
+
+
+def test_a_keeper_that_cannot_be_imported_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    library, runtime = tmp_path / "library", tmp_path / "runtime"
+    library.mkdir()
+    runtime.mkdir()
+    (library / "zmq.py").write_text("raise ImportError('a broken installation')")
+    with kernel() as nb:
+        nb.check(f"os.environ['XDG_RUNTIME_DIR'] = {str(runtime)!r}")
+        nb.check(f"os.environ['PYTHONPATH'] = {str(library)!r}")
+        cell = nb.run("%parpool 1 --keep --name night")
+        assert "ImportError: a broken installation" in cell.evalue
+        assert not list(runtime.glob("mgpu-*"))
+
+
+SETTINGS = """
+from jupyter_mgpu.clusters import ClusterDescription, LauncherOptions
+def start(delay):
+    kind = "ipyparallel.cluster.launcher.LocalEngineSetLauncher"
+    lab = ClusterDescription("lab", kind, options=LauncherOptions({"delay": delay}))
+    return mgpu.parpool(1, keep=True, name="night", cluster=lab)
+"""
+
+
+def test_settings_of_a_cluster_are_objects_that_the_keeper_can_import(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("class Delay(float): pass")
+    with ended_later("night"), kernel(str(tmp_path)) as nb:
+        nb.check(SETTINGS)
+        nb.check("class Delay(float): pass\nimport beside")
+        unsent = nb.run("start(lambda: 0.1)")
+        unread = nb.run("start(Delay(0.1))")
+        nb.check("start(beside.Delay(0.1))")
+        assert (unsent.ename, unread.ename) == ("ClusterError", "ClusterError")
+        assert "'lab' cannot be sent to the keeper of a kept pool" in unsent.evalue
+        assert "Can't get attribute 'Delay'" in unread.evalue
+
+
 def test_a_kernel_is_at_work_while_tasks_run_that_it_was_attached_to() -> None:
     with killed_kernel("task = mgpu.parfeval(time.sleep, 600)"), kernel() as nb:
         nb.check("from jupyter_mgpu import activity\nactivity.BEAT_S = 0.05")

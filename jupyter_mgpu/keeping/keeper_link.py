@@ -10,13 +10,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jupyter_mgpu.errors import MgpuError, PoolClosedError
 from jupyter_mgpu.keeping.connection import Connection, open_streams
 from jupyter_mgpu.keeping.messages import make_error
-from jupyter_mgpu.owner.engine_record import describe_exit, read_tail
+from jupyter_mgpu.owner.engine_record import describe_exit
 from jupyter_mgpu.owner.pool_owner import Listener
 from jupyter_mgpu.shared_memory import Store
 from jupyter_mgpu.wire import Frame, Header
@@ -34,7 +33,7 @@ class KeeperLink:
 
     Args:
         name: The pool's name.
-        folder: Its private folder.
+        log: The keeper's; open, as the keeper removes it in the end. It is closed here.
         connection: Leads to the keeper.
         kernel: `kernel_id` and `notebook` of this kernel.
         say: Called with each sentence that the user should read while the pool starts.
@@ -50,7 +49,7 @@ class KeeperLink:
     def __init__(
         self,
         name: str,
-        folder: Path,
+        log: BinaryIO,
         connection: socket.socket,
         kernel: Mapping[str, Any],
         say: Callable[[str], None],
@@ -61,7 +60,7 @@ class KeeperLink:
         self.snapshot: dict[str, Any] = {}
         self.is_closing = False
         self._name = name
-        self._folder = folder
+        self._log = log
         self._socket = connection
         self._kernel = kernel
         self._say = say
@@ -120,7 +119,8 @@ class KeeperLink:
             await self._connection.run()
         finally:
             aging.cancel()
-            self._on_end()
+            with self._log:
+                self._on_end()
         await self._connection.closed()
 
     async def _close(self) -> None:
@@ -152,9 +152,8 @@ class KeeperLink:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 how = describe_exit(self._process.wait(REAP_S))
         pid = self._process.pid if self._process is not None else self.snapshot.get("pid", "?")
-        words = ""
-        with contextlib.suppress(OSError):
-            words = read_tail(self._folder / LOG, _LAST_WORDS).strip()
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_WORDS))
+        words = self._log.read().decode(errors="replace").strip()
         tail = f" Its last words:\n{words}" if words else ""
         return f"the keeper of the pool {self._name!r} (process {pid}) {how}.{tail}"
 

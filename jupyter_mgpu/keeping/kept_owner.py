@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from jupyter_mgpu.engines import PoolStatus
 from jupyter_mgpu.errors import PoolClosedError, SelectionError
@@ -37,6 +37,7 @@ class KeptOwner:
     Args:
         name: The pool's name.
         folder: Its private folder.
+        log: The keeper's; see `KeeperLink`.
         connection: Leads to the keeper.
         kernel: `kernel_id` and `notebook` of this kernel.
         say: Called with each sentence that the user should read while the pool starts.
@@ -50,6 +51,7 @@ class KeptOwner:
         self,
         name: str,
         folder: Path,
+        log: BinaryIO,
         connection: socket.socket,
         kernel: Mapping[str, Any],
         say: Callable[[str], None],
@@ -63,7 +65,7 @@ class KeptOwner:
         self._expects = False
         self._client: Any = None
         self._link = KeeperLink(
-            name, folder, connection, kernel, say, process, self.store, self._on_end
+            name, log, connection, kernel, say, process, self.store, self._on_end
         )
         self._hosts = AskedHosts(lambda: self._link.ask("far_hosts"))
 

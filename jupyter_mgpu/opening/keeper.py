@@ -18,6 +18,7 @@ from typing import Any
 
 from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.daemon_thread import call_in_thread
+from jupyter_mgpu.errors import ClusterError
 from jupyter_mgpu.gpus import Notebook, Request
 from jupyter_mgpu.keeping import Kernels
 from jupyter_mgpu.keeping.connection import open_streams
@@ -44,14 +45,15 @@ class Order:
     Attributes:
         request: The engines.
         options: How the pool is started.
-        cluster: Where its engines run; None for this machine.
+        cluster: Where its engines run, pickled by itself, as it may have objects of modules
+            beside the notebook; None for this machine.
         here: Variables that engines of this machine take from the kernel.
         elsewhere: Those of engines on other hosts.
     """
 
     request: Request
     options: PoolOptions
-    cluster: ClusterDescription | None
+    cluster: bytes | None
     here: Mapping[str, str]
     elsewhere: Mapping[str, str]
 
@@ -120,9 +122,8 @@ class Keeper:
         if order.cluster is not None:
             # Behind the libraries: a launcher of the user's may be beside the notebook.
             sys.path += json.loads(order.elsewhere["MGPU_SYS_PATH"])
-            far, plan = plan_far_pool(
-                order.request, order.options, order.cluster, folder, self._say
-            )
+            cluster = _unpickled(order.request.cluster, order.cluster)
+            far, plan = plan_far_pool(order.request, order.options, cluster, folder, self._say)
             return _Chosen(self._kept(plan), far.claims, far.on_drop)
         choice = choose(order.request, order.options, self._say)
         for sentence in [*choice.sentences, *warnings()]:
@@ -171,6 +172,28 @@ def _tell_failure(core: OwnerLoop, serving: "asyncio.Future[None]") -> None:
         core.ready.set_exception(serving.exception())
 
 
+def _unpickled(name: str | None, packed: bytes) -> ClusterDescription:
+    try:
+        cluster: ClusterDescription = pickle.loads(packed)
+    except Exception as error:
+        raise ClusterError(
+            f"The settings of the cluster {name!r} cannot be read by the keeper of a kept pool: "
+            f"{type(error).__name__}: {error}. It imports what a file beside the notebook or an "
+            "installed package has, and nothing else; or leave --keep out."
+        ) from error
+    return cluster
+
+
+def _pickled(cluster: ClusterDescription) -> bytes:
+    try:
+        return pickle.dumps(cluster)
+    except Exception as error:
+        raise ClusterError(
+            f"The settings of the cluster {cluster.name!r} cannot be sent to the keeper of a kept "
+            f"pool: {type(error).__name__}: {error}. Change {cluster.place}, or leave --keep out."
+        ) from error
+
+
 def _words_for(request: Request) -> str:
     pid = request.kernel.pid if request.kernel is not None else "unknown"
     return f"the kernel of {request.notebook or 'another notebook'} (process {pid})"
@@ -187,11 +210,16 @@ def make_request(described: Mapping[str, Any]) -> Request:
 
 
 def make_order(request: Request, options: PoolOptions, cluster: ClusterDescription | None) -> Order:
-    """Make the order of this kernel."""
+    """Make the order of this kernel.
+
+    Raises:
+        ClusterError: If settings of the cluster cannot be pickled.
+    """
     filters = {warning_filters.VARIABLE: warning_filters.describe()}
     here = {"MGPU_SYS_PATH": json.dumps(sys.path), **filters}
     elsewhere = {"MGPU_SYS_PATH": json.dumps(own_path()), **filters}
-    return Order(request, options, cluster, here, elsewhere)
+    packed = None if cluster is None else _pickled(cluster)
+    return Order(request, options, packed, here, elsewhere)
 
 
 def main() -> None:

@@ -59,7 +59,8 @@ def open_kept_pool(
             descriptor = os.open(folder / ORDER, os.O_WRONLY | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 pickle.dump(order, file)
-            with (folder / LOG).open("wb") as log:
+            with (folder / LOG).open("wb") as written:
+                log = (folder / LOG).open("rb")
                 process = subprocess.Popen(
                     [
                         *(sys.executable, *children.interpreter_flags(), "-P"),
@@ -67,8 +68,8 @@ def open_kept_pool(
                     ],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                    stdout=written,
+                    stderr=written,
                     env={**os.environ, "PYTHONPATH": children.python_path()},
                     start_new_session=True,  # no signal to the kernel's group reaches it
                 )
@@ -76,8 +77,13 @@ def open_kept_pool(
         ours.close()
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    owner = KeptOwner(request.pool, folder, ours, _kernel(), notices.say, process)
-    pool = _attached(owner, in_background=in_background)
+    owner = KeptOwner(request.pool, folder, log, ours, _kernel(), notices.say, process)
+    try:
+        pool = _attached(owner, in_background=in_background)
+    except BaseException:
+        if process.poll() is not None:  # before it could remove the folder
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     return pool if cluster is None else checked(pool, cluster)
 
 
@@ -99,13 +105,14 @@ def attach_pool(name: str) -> Pool:
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(str(found.folder / SOCKET))
+        log = (found.folder / LOG).open("rb")
     except OSError as error:
         connection.close()
         raise AttachError(
             f"The pool {name!r} starts or ends in this moment, or its keeper (process "
             f"{found.kernel_pid}) hangs: {error.strerror}. Try it again."
         ) from error
-    owner = KeptOwner(found.name, found.folder, connection, _kernel(), notices.say)
+    owner = KeptOwner(found.name, found.folder, log, connection, _kernel(), notices.say)
     return _attached(owner)
 
 
