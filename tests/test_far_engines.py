@@ -20,7 +20,8 @@ from far_pools import Loopback, far_pool, mixed_plans
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
-from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.errors import EngineDiedError, PoolStartError
+from jupyter_mgpu.on_engine import lifeline, remote_leases
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import decode, encode
@@ -146,6 +147,27 @@ def test_an_engine_whose_guard_is_killed_ends_and_is_replaced(
     wait_until(lambda: not psutil.pid_exists(pid), 2, "the engine's end")
     wait_until(lambda: far.engines[1].starts > starts, GONE_S, "the next engine")
     wait_until(lambda: far.engines[1].state == "idle", 20, "the next engine, idle")
+
+
+def test_what_a_guard_fails_with_is_told_at_once(far: Pool) -> None:
+    task = mgpu.parfeval_on_all(time.sleep, 60)[1]
+    wait_until(lambda: task.state == "running", 20, "a running task")
+
+    far.owner._core._far.send_guard(f"1.{far.engines[1].starts}", [b"no message"])
+
+    with pytest.raises(EngineDiedError, match="its guard on elsewhere has failed") as raised:
+        task.result(lifeline.MISSED_BEATS * lifeline.BEAT_S / 2)
+    assert "in _obey" in str(raised.value)
+
+
+def test_what_a_guard_fails_with_at_its_start_is_told() -> None:
+    launcher = Loopback({remote_leases.VARIABLE: "no JSON"})
+
+    with (
+        pytest.raises(PoolStartError, match=r"has failed \(json.*Expecting value: line 1"),
+        far_pool(mixed_plans(launcher)),
+    ):
+        pass
 
 
 def test_a_stranger_is_not_heard(far: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

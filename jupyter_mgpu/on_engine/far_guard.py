@@ -19,6 +19,7 @@ import signal
 import socket
 import tempfile
 import time
+import traceback
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -72,11 +73,15 @@ def install() -> None:
 
 
 def _guard(engine: int, folder: Path) -> None:
+    code = 0
     try:
         _Guard(engine, folder).run()
+    except BaseException:  # noqa: BLE001 - the owner could not be told: the launcher may keep it
+        traceback.print_exc()
+        code = 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
+        os._exit(code)
 
 
 class _Guard:
@@ -108,12 +113,24 @@ class _Guard:
         self._next_beat_s = time.monotonic() + lifeline.BEAT_S
 
     def run(self) -> None:
-        """Watch until the engine has ended, or has to be."""
-        self._take_leases()
-        self._away_since = time.monotonic()  # a lease may have had to be waited for
+        """Watch until the engine has ended, or has to be; tell the owner what this fails with."""
         url = os.environ[lifeline.URL_VARIABLE]
         self._line.ipv6 = "[" in url
         self._line.connect(url)
+        try:
+            self._take_leases()
+            self._away_since = time.monotonic()  # a lease may have had to be waited for
+            self._watch()
+        except BaseException as error:  # noqa: BLE001 - its launcher would end other ranks as well
+            with contextlib.suppress(OSError):
+                os.killpg(self._engine, signal.SIGKILL)
+            why = traceback.format_exception_only(error)[-1].strip()
+            self._say("failed", why=why, words=traceback.format_exc())
+        self._line.close()
+        self._monitor.close()
+        self._context.term()  # waits until all is sent, at most for the line's linger
+
+    def _watch(self) -> None:
         self._ask_for_proof()
         for signum in _EXITS:  # a scheduler that ends the job, or an administrator
             signal.signal(signum, self._on_exit_signal)
@@ -233,9 +250,6 @@ class _Guard:
         words = _read(self._folder / "output", -LAST_BYTES).decode(errors="replace")
         # Heard only by an owner that slept, or was stopped, while its host kept the connection.
         self._say("ended", code=code, words=words, asked=asked, is_cut_off=is_cut_off)
-        self._line.close()
-        self._monitor.close()
-        self._context.term()  # waits until that is sent, at most for the line's linger
 
     def _say(self, operation: str, frames: Sequence[Frame] = (), **values: Any) -> None:
         self._line.send_multipart(encode({"op": operation, **values}, frames))
