@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tornado.httpclient import HTTPClientError
 
 from jupyter_mgpu.monitor.sampler import sampler
 from jupyter_mgpu.server import handlers
+from jupyter_mgpu.server.calls import MOST_PER_POOL
 
 pytestmark = [pytest.mark.oldest, pytest.mark.usefixtures("own_runtime_folder")]
 
@@ -253,3 +256,32 @@ def test_the_token_is_in_no_line_of_ours(api, jp_serverapp, caplog):
 
     lines = [record.getMessage() for record in caplog.records if "mgpu" in record.getMessage()]
     assert token not in json.dumps(lines)
+
+
+AT_THE_LIMIT = """
+import asyncio, threading
+from jupyter_mgpu.server.calls import MOST_PER_POOL, Calls
+from jupyter_mgpu.server.requests import RefusedError
+
+async def ask():
+    calls = Calls()
+    usual = threading.stack_size(2**47)  # no process has so many addresses
+    for _ in range(MOST_PER_POOL):
+        try:
+            await calls.run("pool", int)
+        except RefusedError as error:
+            print(error.status, error.words)
+    threading.stack_size(usual)
+    print(await calls.run("pool", lambda: "answered"))
+
+asyncio.run(ask())
+"""
+
+
+def test_a_server_that_could_start_no_thread_for_a_time_answers_later() -> None:
+    lines = subprocess.check_output([sys.executable, "-c", AT_THE_LIMIT], text=True).splitlines()
+
+    refused, answered = lines[:-1], lines[-1]
+    assert answered == "answered"
+    assert len(refused) == MOST_PER_POOL
+    assert all(line.startswith("503 The server cannot ask the pool: can't") for line in refused)

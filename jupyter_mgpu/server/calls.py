@@ -23,7 +23,7 @@ class Calls:
         """Run a call about a pool.
 
         Raises:
-            RefusedError: If too many run already.
+            RefusedError: If too many run already, or no thread can be started.
             BaseException: What the call raises.
         """
         num_running = self._running.get(pool_id, 0)
@@ -31,8 +31,15 @@ class Calls:
             raise RefusedError(
                 503, f"{num_running} requests for this pool are under way. Try again in a moment."
             )
+        try:
+            call = asyncio.wrap_future(call_in_thread(function, "mgpu-request"))
+        except RuntimeError as error:
+            raise RefusedError(
+                503,
+                f"The server cannot ask the pool: {error}. It is at a limit of its processes or "
+                "memory; end some of them, and try again.",
+            ) from error
         self._running[pool_id] = num_running + 1
-        call = asyncio.wrap_future(call_in_thread(function, "mgpu-request"))
         call.add_done_callback(lambda _: self._ended(pool_id))
         return await asyncio.shield(call)
 
