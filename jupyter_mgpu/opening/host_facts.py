@@ -10,7 +10,7 @@ from jupyter_mgpu.clusters.versions import compare, differing_torch, facts
 from jupyter_mgpu.errors import MgpuError, PoolStartError
 from jupyter_mgpu.output import notices
 from jupyter_mgpu.pool import Pool
-from jupyter_mgpu.transport.host_reach import marked
+from jupyter_mgpu.transport.folder_mark import marked
 
 ANSWER_S = 20.0
 HERE = "this host"

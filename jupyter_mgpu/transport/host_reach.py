@@ -3,10 +3,9 @@
 import contextlib
 import secrets
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from jupyter_mgpu.clusters.versions import PACKAGES, compare, facts
 from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.gpus.offer import offer
+from jupyter_mgpu.transport.folder_mark import marked
 from jupyter_mgpu.transport.ssh_connection import SshConnection
 
-_MARK_NAME = ".mgpu-probe-"
-_MARK_LIFE_S = 300.0
 CONNECT_S = 2.0
 
 
@@ -112,26 +110,6 @@ def _outcome(asked: "Future[Reached]") -> Reached | PoolStartError:
 def candidates() -> list[str]:
     """List this machine's addresses that others might reach."""
     return [address for _, address in own_addresses() if not is_loopback(address)]
-
-
-@contextlib.contextmanager
-def marked(folder: Path, nonce: str) -> Iterator[Path]:
-    """Put a word into a file of a folder, by which another host knows the same folder."""
-    file = folder / f"{_MARK_NAME}{nonce}"
-    now_s = datetime.now(UTC).timestamp()
-    for old in folder.glob(f"{_MARK_NAME}*"):  # left by a kernel that was killed just then
-        with contextlib.suppress(OSError):
-            if now_s - old.stat().st_mtime > _MARK_LIFE_S:
-                old.unlink()
-    try:
-        file.write_text(nonce)
-    except OSError:  # not to be written: then modules must be there by other means
-        yield file
-        return
-    try:
-        yield file
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def _ask(host: Asked, requests: Sequence[dict[str, Any]], addresses: Sequence[str]) -> Reached:
