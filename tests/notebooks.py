@@ -138,7 +138,9 @@ class Notebook:
         """Evaluate an expression in the kernel; its value must be a plain literal."""
         import ast
 
-        return ast.literal_eval(self.check(f"print(repr({expression}))", timeout).stdout.strip())
+        cell = self.check(f"print('<<' + repr({expression}) + '>>')", timeout)
+        # Beside it may stand what a pool has just told of itself.
+        return ast.literal_eval(cell.stdout.partition("<<")[2].rpartition(">>")[0])
 
     def wait_for_output(self, cell: Cell, text: str, timeout: float = 60) -> None:
         """Wait until a running cell has shown some text."""

@@ -96,6 +96,22 @@ os.kill(os.getpid(), signal.SIGKILL)  # now, not when the cell has ended
             assert nb.value(results) == [0, 1, 2, 3, 4]
 
 
+def test_a_task_has_left_the_kernel_when_it_is_submitted_however_busy_that_is() -> None:
+    with ended_later("night"), kernel() as nb:
+        nb.check("%parpool 1 --keep --name night\npool = mgpu.current_pool()")
+        nb.check("""
+from jupyter_mgpu.keeping import keeper_link
+keeper_link.HAND_OVER_S = 0.01
+go_on, submitting = threading.Event(), threading.Thread(target=pool.submit, args=(abs, -1))
+pool.owner._link._call(go_on.wait)
+submitting.start()
+submitting.join(0.3)
+assert submitting.is_alive()
+go_on.set()
+submitting.join()
+""")
+
+
 def test_tasks_of_a_kernel_that_detaches_at_once_come_back() -> None:
     with ended_later("night"), kernel() as nb:
         nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")

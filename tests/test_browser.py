@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lab import CHROMIUM, LabPage, running_browser, running_lab
+from lab import CHROMIUM, Lab, LabPage, running_browser, running_lab
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytestmark = [
@@ -21,17 +21,27 @@ button, label = w.Button(description=f"press {rank}"), w.Label("not yet")
 button.on_click(lambda _: setattr(label, "value", f"pressed on rank {rank}"))
 w.HBox([button, label])""",
     """%%spmd
-for number in range(2000):
+from pathlib import Path
+for number in range(341):
     print("line", number)
-    time.sleep(0.05 if number > 300 else 0)""",
+    while number == 310 and not Path("go on").exists():
+        time.sleep(0.05)
+    time.sleep(0.05 if number > 300 else 0)
+time.sleep(600)""",
     "print('the kernel', 'goes on')",
 ]
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running_lab(tmp_path_factory.mktemp("lab")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(lab: Lab) -> Iterator[LabPage]:
     """The notebook, with its pool started."""
-    with running_lab(tmp_path_factory.mktemp("lab")) as lab, running_browser() as browser:
+    with running_browser() as browser:
         lab.add("book.ipynb", CELLS)
         tab = browser.new_page(viewport={"width": 1200, "height": 2000})
         opened = LabPage(tab, lab.url("book.ipynb"))
@@ -47,7 +57,9 @@ def test_a_button_of_an_engine_is_pressed_and_shows_what_its_rank_did(page: LabP
     playwright.expect(output.get_by_text("not yet")).to_have_count(1)
 
 
-def test_a_lane_shows_its_newest_line_stays_folded_and_stop_ends_the_cell(page: LabPage) -> None:
+def test_a_lane_shows_its_newest_line_stays_folded_and_stop_ends_the_cell(
+    page: LabPage, lab: Lab
+) -> None:
     output = page.run(2)
     lanes = output.locator("pre")
     playwright.expect(lanes.first).to_contain_text("line 310")
@@ -55,6 +67,7 @@ def test_a_lane_shows_its_newest_line_stays_folded_and_stop_ends_the_cell(page: 
 
     output.get_by_text("rank 0").click()
     playwright.expect(lanes.first).to_be_hidden()
+    (lab.folder / "go on").touch()
     playwright.expect(lanes.last).to_contain_text("line 340")  # many updates later
     playwright.expect(lanes.first).to_be_hidden()
     playwright.expect(lanes.last).to_be_visible()

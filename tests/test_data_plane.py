@@ -743,13 +743,26 @@ def test_a_killed_kernel_leaves_nothing_of_its_data() -> None:
         wait_until(lambda: not Path(f"/proc/{engine}/fd/0").exists(), 60, "the engine's end")
 
 
-def test_a_stop_ends_a_large_transfer_and_leaves_no_block(nb: Notebook) -> None:
-    nb.check("import numpy as np\nhuge = np.zeros(3_000_000_000, dtype=np.uint8)")
+def test_a_stop_ends_a_large_transfer_and_leaves_no_block(nb: Notebook, tmp_path: Path) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    nb.check(f"""
+import numpy as np, os, pathlib, time
+huge, really_write = np.zeros(500_000_000, dtype=np.uint8), os.pwrite
+def write(*args):
+    pathlib.Path({str(begun)!r}).touch()
+    while not os.path.exists({str(go_on)!r}):
+        time.sleep(0.01)
+    return really_write(*args)
+os.pwrite = write
+""")
 
     cell = nb.submit("future = mgpu.parfeval(len, huge)")
-    wait_until(lambda: blocks_of(nb.pid), 60, "the block")
+    wait_for_file(begun)
+    assert blocks_of(nb.pid)
     nb.stop()
+    go_on.touch()  # for the other threads
     nb.wait(cell)
+    nb.check("os.pwrite = really_write")
 
     assert cell.ename == "KeyboardInterrupt"
     wait_until(lambda: not blocks_of(nb.pid), 60, "the end of the block")

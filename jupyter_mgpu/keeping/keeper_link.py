@@ -230,7 +230,8 @@ class KeeperLink:
         self.tell(operation, frames, **args)
         written = threading.Event()
         self._call(written.set)
-        written.wait(HAND_OVER_S)  # the loop may have ended
+        while not written.wait(HAND_OVER_S) and not self._has_ended.is_set():
+            pass  # the loop is busy, or this process has no time
 
     def ask(self, operation: str, frames: Sequence[Frame] = (), /, **args: Any) -> Future[Any]:
         """Ask the keeper for something; the future gets the answer, or the keeper's error.
