@@ -62,7 +62,7 @@ class LoopbackProcess:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def explain(self) -> None:
+    async def explain(self, _silent: str | None, _silent_s: float, /) -> None:
         return None
 
     def note(self) -> None:

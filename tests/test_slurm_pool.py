@@ -1,5 +1,6 @@
 """Pools whose engines are jobs of a real Slurm: started, replaced, cancelled, and nothing left."""
 
+import contextlib
 import gc
 import importlib
 import json
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from gpu_stubs import gpus
 from slurm import queue, running, slurm, two_nodes, without_controller  # noqa: F401 - fixtures
@@ -22,7 +24,7 @@ import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import ClusterDescription, SlurmOptions
 from jupyter_mgpu.cuda import Answer
-from jupyter_mgpu.errors import EngineDiedError, PoolStartError, SelectionError
+from jupyter_mgpu.errors import EngineDiedError, MgpuError, PoolStartError, SelectionError
 from jupyter_mgpu.opening import scheduled_plan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.transport import slurm_queue
@@ -158,6 +160,54 @@ def test_a_job_that_is_killed_at_once_is_named_as_well(cluster: ClusterDescripti
     pool.shutdown(wait_for_tasks=False)
 
 
+def processes_on(node: str) -> list[int]:
+    """List what runs on a node of the cluster that SLURM_CONF leads to: daemon, steps, engines."""
+    own = {f"SLURM_CONF={os.environ['SLURM_CONF']}", f"SLURMD_NODENAME={node}"}
+    folder = Path(os.environ["SLURM_CONF"]).parent
+    found = {int((folder / f"slurmd-{node}.pid").read_text())}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if own <= {f"{name}={value}" for name, value in process.environ().items()}:
+                found |= {process.pid, process.ppid()}  # slurmstepd
+    return list(found)
+
+
+def test_a_node_that_is_gone_is_named_and_another_job_takes_its_place(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("slurm")
+    with running(folder, {"node1": 2, "node2": 2}) as environment:
+        monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+        spread = SlurmOptions(options=("--nodes=2", "--ntasks-per-node=1"))
+        described = replace(clusters.find("slurm"), gpus="none", options=spread)
+        pool = mgpu.parpool(2, cluster=described, name="lossy")
+        job = job_of(pool)
+        there, lost = mgpu.parfeval_on_all(time.sleep, 600, pool=pool)
+        wait_until(lambda: lost.state == "running", 10)
+
+        for pid in processes_on("node2"):
+            os.kill(pid, signal.SIGKILL)
+
+        with pytest.raises(EngineDiedError) as silent:
+            lost.result(NAMED_S)
+        told = rf"rank 1 .*node2 has not been .*job {job} is running.* calls the node "
+        assert re.search(told, str(silent.value))
+        assert "scontrol show node node2" in str(silent.value)
+        assert there.state == "running"
+
+        # As Slurm does by itself after its SlurmdTimeout, which is five minutes.
+        down = ["scontrol", "update", "nodename=node2", "state=down", "reason=power"]
+        subprocess.run(down, check=True)
+
+        with pytest.raises(EngineDiedError, match=rf"Slurm's job {job} lost a node \(`sinfo -R`"):
+            there.result(NAMED_S)
+        wait_until(lambda: all(engine.state == "idle" for engine in pool.engines), 60, "new ones")
+        assert [engine.host for engine in pool.engines] == ["node1", "node1"]
+        pool.shutdown(wait_for_tasks=False)
+        wait_until(lambda: not queue(), GONE_S, "an empty queue")
+        (folder / "slurmd-node2.pid").unlink()
+
+
 def test_a_job_out_of_its_time_is_named(cluster: ClusterDescription) -> None:
     pool = mgpu.parpool(1, cluster=options(cluster, time="1"), name="out of time")
     job = job_of(pool)
@@ -166,6 +216,10 @@ def test_a_job_out_of_its_time_is_named(cluster: ClusterDescription) -> None:
     with pytest.raises(EngineDiedError, match=rf"Slurm's job {job} ran out of its time limit"):
         task.result(60 + 30 + NAMED_S)  # Slurm looks every 30 s
 
+    assert "ask for more with `time`" in str(task.exception())
+    wait_until(lambda: any("Add --restart" in note for note in pool.status().notes), 10)
+    with pytest.raises(MgpuError, match=r"ran out of its time limit.*Add --restart"):
+        pool.submit(abs, 1).result(10)
     pool.shutdown(wait_for_tasks=False)
 
 
@@ -269,6 +323,19 @@ def test_what_slurm_refuses_is_told_with_its_own_words(
     assert not queue()
 
 
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_runs(
+    cluster: ClusterDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    before = set(queue("%A"))  # the last one may be ending still
+
+    with pytest.raises(PoolStartError, match=r"to .*/file/jupyter_mgpu, but Not a .*XDG_CACHE"):
+        mgpu.parpool(1, cluster=cluster, name="nowhere")
+
+    assert set(queue("%A")) <= before
+
+
 def test_a_job_that_cannot_run_python_says_so(cluster: ClusterDescription) -> None:
     broken = replace(cluster, python="/no/python")
 
@@ -345,6 +412,8 @@ def test_what_a_scheduler_cannot_be_asked_is_refused(cluster: ClusterDescription
         mgpu.parpool(2, cluster=cluster, per_gpu=2, name="no")
     with pytest.raises(SelectionError, match="--gpus 0 was asked for"):
         mgpu.parpool(1, cluster=cluster, gpus="0", name="no")
+    with pytest.raises(SelectionError, match=r"--wait was asked for.*queue is waited for in any"):
+        mgpu.parpool(1, cluster=cluster, wait=True, name="no")
     with pytest.raises(SelectionError, match="is in no allocation"):
         mgpu.parpool(1, cluster=options(cluster, submit="srun"), name="no")
 

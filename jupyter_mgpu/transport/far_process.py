@@ -143,7 +143,7 @@ class FarProcess:
                 )
                 self._end()
             elif header["asked"] and self._ticks_killed is None:
-                self._explain_and_end()
+                self._explain_and_end(None)
             else:
                 self._end()
 
@@ -163,18 +163,19 @@ class FarProcess:
                     f"was lost: {self.host} has not been heard of for {silent_s:g} s (it is down, "
                     "or the network to it is cut; when it answers again it gets a new engine)"
                 )
-                self._explain_and_end()
+                self._explain_and_end(self.host)
 
-    def _explain_and_end(self) -> None:
+    def _explain_and_end(self, silent: str | None) -> None:
         if self._explaining is None:
-            self._explaining = self._loop.create_task(self._explain())
+            self._explaining = self._loop.create_task(self._explain(silent))
 
-    async def _explain(self) -> None:
+    async def _explain(self, silent: str | None) -> None:
         """Ask the launcher what has happened: a job may have been cancelled, or out of time."""
         if self.launched is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EXPLAIN_S):
-                    self.lost = await self.launched.explain() or self.lost
+                    silent_s = lifeline.MISSED_BEATS * lifeline.BEAT_S
+                    self.lost = await self.launched.explain(silent, silent_s) or self.lost
         self._end()
 
     def _end(self) -> None:

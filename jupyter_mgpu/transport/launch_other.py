@@ -95,7 +95,9 @@ class OtherLaunched:
     def kill(self) -> None:  # noqa: D102 - as in Launched
         call_in_thread(lambda: self._launcher.signal(signal.SIGKILL), "mgpu-launcher-kill")
 
-    async def explain(self) -> str | None:  # noqa: D102 - as in Launched
+    async def explain(  # noqa: D102 - as in Launched
+        self, _silent: str | None, _silent_s: float, /
+    ) -> str | None:
         return None
 
     def note(self) -> str | None:  # noqa: D102 - as in Launched

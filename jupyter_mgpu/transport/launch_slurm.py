@@ -52,6 +52,9 @@ class SlurmLauncher(SetLauncher):
         num_gpus: How many GPUs each engine gets.
         timeout_s: How long engines may take to begin once their job runs.
         say: Tells the user what a job waits for.
+
+    Raises:
+        PoolStartError: If there can be no folder for what the jobs print.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class SlurmLauncher(SetLauncher):
         self._num_gpus = num_gpus
         self._timeout_s = timeout_s
         self._say = say
+        self._logs = _log_folder()
         self._name = f"mgpu-{secrets.token_hex(4)}"
         self._canceller: subprocess.Popen[bytes] | None = None
         self._submitting: set[Future[str]] = set()
@@ -76,9 +80,12 @@ class SlurmLauncher(SetLauncher):
     async def launch(self, orders: Sequence[Order]) -> SlurmJob:  # noqa: D102 - as in the base
         for over in filter(None, (job.over for job in self._jobs)):
             # Who has cancelled it, or has let it run out, wants no further jobs of ours.
-            raise PoolStartError(f"No further job is submitted, since {over}.")
+            raise PoolStartError(
+                f"No further job is submitted, since {over}. Add --restart to %parpool for a new "
+                "pool."
+            )
         if self._canceller is None:
-            self._canceller = _start_canceller(self._name, _log_folder())
+            self._canceller = _start_canceller(self._name, self._logs)
         job = await self._submit(orders)
         self._jobs.append(job)
         try:
@@ -149,7 +156,7 @@ class SlurmLauncher(SetLauncher):
             shutil.rmtree(folder)  # Slurm has its own copy of the script
 
     def _log(self, job_id: str) -> str:
-        return str(_log_folder() / f"{self._name}-{job_id}.log")
+        return str(self._logs / f"{self._name}-{job_id}.log")
 
     async def close(self) -> None:
         """Cancel what is left in the queue."""
@@ -169,8 +176,18 @@ class SlurmLauncher(SetLauncher):
 def _log_folder() -> Path:
     """Return where jobs write: below the home, which the nodes mostly have as well."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jupyter_mgpu"
-    base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return base
+    why: object = "it may not be written to"
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = error.strerror
+    else:
+        if os.access(base, os.W_OK | os.X_OK):
+            return base
+    raise PoolStartError(
+        f"Jobs of Slurm write what they print to {base}, but {why}. Set XDG_CACHE_HOME to a "
+        "folder of yours that the nodes see as well, before the kernel starts."
+    )
 
 
 def _start_canceller(name: str, logs: Path) -> "subprocess.Popen[bytes]":

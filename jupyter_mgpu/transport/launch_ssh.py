@@ -132,7 +132,9 @@ class SshLaunched:
 
         call_in_thread(kill, "mgpu-ssh-kill")
 
-    async def explain(self) -> str | None:  # noqa: D102 - as in Launched
+    async def explain(  # noqa: D102 - as in Launched
+        self, _silent: str | None, _silent_s: float, /
+    ) -> str | None:
         return None
 
     def note(self) -> str | None:  # noqa: D102 - as in Launched

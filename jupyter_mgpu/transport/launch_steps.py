@@ -222,12 +222,15 @@ class Step:
         if self._size == 1:
             self.end()
 
-    async def explain(self) -> str | None:
-        """Say why the allocation has ended, if it has."""
-        if self._starter.job_id is None:
+    async def explain(self, silent: str | None, silent_s: float, /) -> str | None:
+        """Say why the allocation has ended, if it has, or what is known of a silent node."""
+        job_id = self._starter.job_id
+        if job_id is None:
             return None
-        job = await slurm_queue.ended_job(self._starter.job_id)
-        return None if job is None else f"has ended: Slurm's job {self._starter.job_id} {job.end}"
+        job = await slurm_queue.ended_job(job_id)
+        if job is None:
+            return silent and await slurm_queue.on_silence(job_id, silent, silent_s)
+        return f"has ended: Slurm's job {job_id} {job.end}"
 
     def note(self) -> str | None:
         """Say how long the allocation lasts."""

@@ -41,11 +41,15 @@ class Launched(Protocol):
         Called only where the engine's guard does not answer.
         """
 
-    async def explain(self) -> str | None:
+    async def explain(self, silent: str | None, silent_s: float, /) -> str | None:
         """Say why the launcher has ended it, as a clause that follows the engine's name.
 
         Called when its guard was told by a signal to end, or is not heard of any more. It is given
         some seconds; None leaves the guard's own words.
+
+        Args:
+            silent: The engine's host, if it is not heard of any more; else None.
+            silent_s: For how long it is not.
         """
 
     def note(self) -> str | None:

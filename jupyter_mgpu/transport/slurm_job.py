@@ -54,14 +54,14 @@ class SlurmJob:
         command = ["scancel", "--quiet", self._id]
         call_in_thread(lambda: subprocess.run(command, check=False), "mgpu-scancel")
 
-    async def explain(self) -> str | None:
-        """Say how Slurm has ended the job, as a clause; None if it has not."""
+    async def explain(self, silent: str | None, silent_s: float, /) -> str | None:
+        """Say how Slurm has ended the job, or what it knows of a silent node, as a clause."""
         job = await slurm_queue.ended_job(self._id)
         if job is None:
-            return None
+            return silent and await slurm_queue.on_silence(self._id, silent, silent_s)
         end = f"Slurm's job {self._id} {job.end}"
         self.over = end if job.is_unwanted and not self._is_given_up else None
-        return f"has ended: {end}"
+        return f"has ended: {end}{job.next_step}"
 
     def note(self) -> str | None:
         """Say where the job runs, and how long it may."""

@@ -28,6 +28,13 @@ _ENDS = {
 }
 
 _BY_ITSELF = ("COMPLETED", "FAILED")
+_WHY_COMPLETING = {"NodeDown": "NODE_FAIL", "TimeLimit": "TIMEOUT"}
+"""What a job that is being ended will be said to have ended by, from its reason."""
+_NEXT_STEPS = {
+    "NODE_FAIL": "`sinfo -R` says why; a new job is asked for in its place",
+    "OUT_OF_MEMORY": 'ask for more, as in options = ["--mem-per-cpu=16G"]',
+    "TIMEOUT": "ask for more with `time` in the cluster's description",
+}
 _FOR_GOOD = ("CANCELLED", "COMPLETING", "DEADLINE", "PREEMPTED", "REVOKED", "TIMEOUT")
 
 
@@ -70,6 +77,11 @@ class Job:
     def end(self) -> str:
         """How it ended, as a clause."""
         return _ENDS.get(self.state, f"is {self.state.lower()}")
+
+    @property
+    def next_step(self) -> str:
+        """What to do about its end, in parentheses with a space before; empty if nobody knows."""
+        return f" ({step})" if (step := _NEXT_STEPS.get(self.state)) else ""
 
 
 class JobClock:
@@ -136,6 +148,8 @@ def read_job(job_id: str) -> Job | None:
     if not said:
         return None
     state, reason, left, nodes, partition, priority = said[0].split("|")
+    if state == "COMPLETING":
+        state = _WHY_COMPLETING.get(reason, state)
     return Job(state, reason, left, nodes, partition, int(priority))
 
 
@@ -154,6 +168,28 @@ def num_ahead(job_id: str, job: Job) -> int:
 async def ended_job(job_id: str) -> Job | None:
     """Return a job that Slurm has ended; None if it runs, ended by itself, or nobody knows."""
     return await asyncio.wrap_future(call_in_thread(lambda: _ended_job(job_id), "mgpu-squeue"))
+
+
+async def on_silence(job_id: str, node: str, silent_s: float) -> str:
+    """Say, as a clause on its engine, what Slurm knows of a node that is not heard of any more.
+
+    Args:
+        job_id: The job that runs there.
+        node: The node.
+        silent_s: How long it has been silent.
+    """
+
+    def look() -> tuple[Job | None, list[str]]:
+        return read_job(job_id), _ask("sinfo", "--format=%T", f"--nodes={node}")
+
+    job, states = await asyncio.wrap_future(call_in_thread(look, "mgpu-squeue"))
+    known = job.state.lower() if job is not None else "not known (any more)"
+    calls = f"calls the node {states[0]}" if states else "does not say how the node is"
+    return (
+        f"was lost: {node} has not been heard of for {silent_s:g} s (Slurm's job {job_id} is "
+        f"{known}, and Slurm {calls}: it is down, or the network to it is cut; "
+        f"`scontrol show node {node}` tells more; a new engine is asked for)"
+    )
 
 
 def _ended_job(job_id: str) -> Job | None:
