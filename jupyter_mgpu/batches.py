@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_mgpu import control
-from jupyter_mgpu.client import name_of
+from jupyter_mgpu.client import check_call, name_of
 from jupyter_mgpu.clusters import ClusterDescription
 from jupyter_mgpu.errors import AttachError, SelectionError
 from jupyter_mgpu.futures import TaskFuture
@@ -72,6 +72,7 @@ def batch(
         cluster=far.name if far is not None else None,
     )
     check_request(request)
+    check_call(fn, args, kwargs)  # the engines may wait in a queue for hours
     options = PoolOptions(IDLE_TIMEOUT_S, wait=False, start_timeout_s=START_TIMEOUT_S)
     if name is not None:
         opened = open_kept_pool(request, options, far, in_background=True)

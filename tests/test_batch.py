@@ -83,3 +83,13 @@ def test_what_cannot_be_packed_leaves_no_pool() -> None:
         cell = nb.run("mgpu.batch(abs, threading.Lock(), name='bad')")
         assert cell.ename == "PackingError"
         assert not kept("bad")
+
+
+def test_what_cannot_be_packed_is_refused_before_a_cluster_is_asked() -> None:
+    with ended_later("bad"), kernel() as nb:
+        nb.check("from jupyter_mgpu.clusters import ClusterDescription, MpiOptions")
+        nb.check("none = ClusterDescription('none', 'mpi', options=MpiOptions('/no/mpirun'))")
+        asked = nb.run("mgpu.batch(abs, 1, cluster=none, name='bad')")
+        refused = nb.run("mgpu.batch(abs, threading.Lock(), cluster=none, name='bad')")
+        assert asked.ename == "PoolStartError"
+        assert refused.ename == "PackingError"

@@ -10,7 +10,13 @@ from jupyter_mgpu.client.executor import PoolExecutor
 from jupyter_mgpu.client.inbox import Inbox
 from jupyter_mgpu.client.listeners import Listener, Listeners
 from jupyter_mgpu.client.pool_events import PoolEvents
-from jupyter_mgpu.client.submission import Submission, TaskChoices, name_of, pack_call
+from jupyter_mgpu.client.submission import (
+    Submission,
+    TaskChoices,
+    check_call,
+    name_of,
+    pack_call,
+)
 from jupyter_mgpu.client.task_futures import TaskFutures
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "Submission",
     "TaskChoices",
     "TaskFutures",
+    "check_call",
     "first_line",
     "name_of",
     "pack_call",

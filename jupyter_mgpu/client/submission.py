@@ -292,6 +292,11 @@ def pack_call(
     return packing.pack(call, copy=True, labels=("function", "args", "kwargs"), place=place)
 
 
+def check_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call that `pack_call` would refuse, before there is anything to run it."""
+    pack_call(fn, args, kwargs, lambda _frames, *, copy=False: [])  # noqa: ARG005
+
+
 def _info(created: datetime) -> dict[str, Any]:
     return {"created": created.isoformat(timespec="milliseconds")}
 
