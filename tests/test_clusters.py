@@ -301,3 +301,50 @@ def test_reading_descriptions_imports_no_ipyparallel() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+NIGHT = """
+from pathlib import Path
+from ipyparallel.cluster.launcher import LocalEngineSetLauncher
+from traitlets import Unicode
+
+class NightEngineSetLauncher(LocalEngineSetLauncher):
+    mark = Unicode("").tag(config=True)
+
+    def start(self, n):
+        Path(self.mark).touch()
+        return super().start(n)
+"""
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that the launcher `night` of another package makes when it starts an engine."""
+    package = tmp_path / "site"
+    information = package / "night-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: night\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(
+        "[ipyparallel.engine_launchers]\nnight = night_launcher:NightEngineSetLauncher\n"
+        "broken = night_launcher:Missing\n"
+    )
+    (package / "night_launcher.py").write_text(NIGHT)
+    monkeypatch.syspath_prepend(package)
+    user_file().write_text(
+        f'[mine]\nkind = "night"\nsettings = {{ mark = "{tmp_path}/mark" }}\n'
+        '[wrong]\nkind = "night"\nsettings = { marc = "x" }\n'
+    )
+    return tmp_path / "mark"
+
+
+def test_another_package_brings_a_launcher_by_an_entry_point(night: Path) -> None:
+    assert "night" in clusters.list_names()
+
+    with parpool(1, cluster="mine", name="night") as pool:
+        assert night.exists()
+        assert pool.submit(abs, -2).result(20) == 2
+
+    with pytest.raises(ClusterError, match=r"'marc' was given, but night has: .*mark"):
+        parpool(1, cluster="wrong", name="wrong")
+    with pytest.raises(ClusterError, match=r"broken cannot be imported.*Missing"):
+        parpool(1, cluster="broken", name="broken")
