@@ -309,14 +309,24 @@ class Pool:
                 raise ValueError(f"Rank {rank} was named, but the pool has ranks {self.ranks}.")
         self.owner.restart(tuple(ranks))
 
-    def grow(self, plans: Sequence[EnginePlan], claims: Mapping[int, Claim]) -> None:
+    def grow(
+        self,
+        plans: Sequence[EnginePlan],
+        claims: Mapping[int, Claim],
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
         """Add engines; ranks keep their variables, WORLD_SIZE and the generation rise.
+
+        Args:
+            plans: The engines.
+            claims: Their leases on this machine, by rank.
+            on_turn: Called in the owner's thread when they are about to start.
 
         Raises:
             PoolStartError: If one does not come up; the pool is as it was then.
             PoolClosedError: If the pool has ended meanwhile.
         """
-        growth = self.owner.grow(plans)
+        growth = self.owner.grow(plans, on_turn)
         try:
             growth.result()
         except CancelledError:

@@ -17,12 +17,15 @@ import psutil
 import pytest
 import zmq
 from far_pools import Loopback, far_pool, mixed_plans
+from ipyparallel.controller.app import IPController
+from IPython.core.profiledir import ProfileDir
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu import curve
 from jupyter_mgpu.errors import EngineDiedError, PoolStartError
 from jupyter_mgpu.on_engine import lifeline, remote_leases
 from jupyter_mgpu.pool import Pool
+from jupyter_mgpu.transport.controller_app import write_files_whole
 from jupyter_mgpu.transport.far_port import FarPort
 from jupyter_mgpu.wire import decode, encode
 from notebooks import wait_until
@@ -269,6 +272,22 @@ def test_a_kernel_that_holds_the_gil_for_long_loses_no_engine(far: Pool) -> None
 
     assert [one.result(10) for one in future] == [7, 7]
     assert [engine.starts for engine in far.engines] == starts
+
+
+def test_files_of_the_controller_are_there_only_when_they_are_complete(tmp_path: Path) -> None:
+    class Controller(IPController):
+        """Its own, as its method is replaced."""
+
+    write_files_whole(Controller)
+    profile = ProfileDir.create_profile_dir(str(tmp_path / "profile"))
+    file = Path(profile.security_dir, "engine.json")
+    file.write_text("before")
+    (tmp_path / "same").hardlink_to(file)
+
+    Controller(profile_dir=profile).save_connection_dict("engine.json", {"key": "k"})
+
+    assert json.loads(file.read_text()) == {"key": "k"}
+    assert (tmp_path / "same").read_text() == "before"  # the file was replaced, not written to
 
 
 def test_pool_client_reaches_engines_elsewhere_over_encrypted_and_signed_connections(

@@ -12,8 +12,9 @@ from gpu_stubs import gpus
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.engines import EngineState
-from jupyter_mgpu.errors import PoolClosedError, PoolStartError
+from jupyter_mgpu.errors import OwnerError, PoolClosedError, PoolStartError
 from jupyter_mgpu.opening.dividing import Offer, divide
+from jupyter_mgpu.owner import owner
 from jupyter_mgpu.owner.plans import EnginePlan
 from jupyter_mgpu.pool import Pool
 from notebooks import Notebook, wait_until
@@ -67,6 +68,26 @@ def test_until_its_new_engines_are_ready_a_pool_is_as_it_was() -> None:
             pool.owner.grow([hanging_plan(pool, 2)]).result(10)
         assert mgpu.parpool(2, name="waits") is pool  # in its turn: the other one has ended
         assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["2", "2"]
+
+
+def test_ipyparallels_client_forgets_engines_that_were_not_to_join_after_all() -> None:
+    with mgpu.parpool(1, name="forgets") as pool:
+        client, plan = pool.client, pool.owner.engines[0].plan
+        growing = pool.owner.grow([replace(plan, rank=1), hanging_plan(pool, 2)])
+        wait_until(lambda: client.ids == [0, 1], 20, "an engine that waits for another one")
+
+        growing.cancel()
+
+        wait_until(lambda: client.ids == [0], 8, "its end, before heartbeats are missed for 10 s")
+
+
+def test_a_client_that_cannot_be_had_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mgpu.parpool(1, name="late") as pool:
+        monkeypatch.setattr(owner, "CLIENT_S", 0.0)  # no controller starts as soon as that
+        with pytest.raises(OwnerError, match=r"'late' had no connection.*%%spmd and parfeval"):
+            _ = pool.client
+        monkeypatch.undo()
+        assert pool.client.ids == [0]
 
 
 def test_a_pool_that_ends_while_it_grows_says_so() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -172,6 +173,21 @@ def test_a_pool_of_mpi_grows_by_another_set_on_the_next_gpus(mpi: ClusterDescrip
         assert sums() == [4.0] * 4
 
     wait_until(lambda: not any(is_alive(pid) for pid in pids if pid), GONE_S, "the end of all")
+
+
+@pytest.mark.mpi
+def test_of_two_that_make_a_pool_larger_at_once_the_later_one_is_told(
+    mpi: ClusterDescription,
+) -> None:
+    with mgpu.parpool(1, cluster=mpi, name="twice") as pool, ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(mgpu.parpool, size, name="twice") for size in (2, 3)]
+        wait(asked, 60)
+        refused = [error for each in asked if (error := each.exception(0)) is not None]
+
+        assert pool.size in (2, 3)
+        assert len(refused) <= 1  # none if one was through before the other looked
+        assert all("made another size at the same time" in str(error) for error in refused)
+        assert sums() == [float(pool.size)] * pool.size
 
 
 def test_a_pool_of_any_other_launcher_grows_and_shrinks() -> None:

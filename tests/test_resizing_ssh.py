@@ -178,5 +178,5 @@ def test_a_pool_grows_through_ssh_where_only_that_is_open(
         assert "hostb does not see" in told
         assert [engine.host for engine in pool.engines] == ["hosta", "hostb"]
         assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["2", "2"]
-        with pytest.raises(SelectionError, match="hosta: its description has 1 engines"):
+        with pytest.raises(SelectionError, match="hosta: its description says engines = 1"):
             mgpu.parpool(3, name="tunnel")

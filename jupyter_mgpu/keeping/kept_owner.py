@@ -199,7 +199,11 @@ class KeptOwner:
         """Let the pool end after another time without use; None for never."""
         return self._link.ask("set_idle_timeout", timeout_s=timeout_s)
 
-    def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:  # noqa: ARG002 - as other owners
+    def grow(
+        self,
+        plans: Sequence[EnginePlan],  # noqa: ARG002 - as other owners
+        on_turn: Callable[[], None] = lambda: None,  # noqa: ARG002
+    ) -> Future[None]:
         """Refuse: a kept pool keeps its size."""
         raise SelectionError(FIXED_SIZE)
 

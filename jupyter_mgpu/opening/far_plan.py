@@ -18,6 +18,7 @@ class FarPlan:
         sentences: What the user should be told.
         claims: The leases of engines on this machine, by rank.
         on_drop: Called if the pool does not start, to end what was opened for it.
+        on_turn: Called in the owner's thread when engines that join a pool are about to start.
     """
 
     engines: tuple[EnginePlan, ...]
@@ -26,6 +27,7 @@ class FarPlan:
     sentences: tuple[str, ...] = ()
     claims: Mapping[int, Claim] = field(default_factory=dict)
     on_drop: Callable[[], None] = lambda: None
+    on_turn: Callable[[], None] = lambda: None
 
     def drop(self) -> None:
         """Give everything back, because the pool does not start."""

@@ -78,7 +78,7 @@ def plan_far_pool(
         SelectionError: If the engines or GPUs asked for cannot be had.
         PoolStartError: If a host cannot be reached, or engines cannot run there.
     """
-    check(request)
+    check(request, options)
     far = planner_of(description.kind)(request, description, folder, say)
     try:
         for sentence in far.sentences:
@@ -110,7 +110,7 @@ def grow_far_pool(pool: Pool, owner: Owner, request: Request) -> None:
     for sentence in plan.sentences:
         notices.say(sentence)
     try:
-        pool.grow(plan.engines, plan.claims)
+        pool.grow(plan.engines, plan.claims, plan.on_turn)
         try:
             check_hosts(pool, description, size)
         except BaseException:
@@ -143,7 +143,7 @@ def _plan_pool(
     )
 
 
-def check(request: Request) -> None:
+def check(request: Request, options: PoolOptions) -> None:
     """Refuse what a cluster cannot be asked.
 
     Raises:
@@ -153,4 +153,10 @@ def check(request: Request) -> None:
         raise SelectionError(
             f"--gpus {request.gpus} was asked for, but the hosts of a cluster have GPUs of their "
             "own: name them in the cluster's description, as `gpus` of each host."
+        )
+    if options.wait is not False:
+        raise SelectionError(
+            "--wait was asked for, but it waits for GPUs of this machine only, and the pool is on "
+            "a cluster. Leave it out: a scheduler's queue is waited for in any case, and hosts of "
+            "kind ssh give what they have free now."
         )

@@ -29,7 +29,7 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
     if request.cluster is not None and request.cluster != pool.request.cluster:
         raise SelectionError(_elsewhere(pool, request.cluster))
     if is_far:
-        check(request)
+        check(request, options)
     more = _more(pool, request)
     if not isinstance(pool.owner, Owner):
         if more is None or not more.smallest <= pool.size <= (more.largest or pool.size):

@@ -66,17 +66,24 @@ def plan_more_ranks(request: Request, owner: Owner, cluster: ClusterDescription)
     """
     ranks = range(request.first_rank, request.first_rank + _check(request, cluster))
     like = owner.engines[0].plan
-    if like.placement is not None and isinstance(like.placement.launcher, StepLauncher):
-        like.placement.launcher.expect(ranks)
+    judge = like.judge if isinstance(like.judge, _Judge) else None
+    launcher = like.placement.launcher if like.placement is not None else None
     engines = [replace(like, rank=rank) for rank in ranks]
-    if isinstance(like.judge, _Judge):
-        like.judge.forget(ranks.start)
-        device, judge = _gpu_of(cluster), like.judge
+    if judge is not None:
+        device = _gpu_of(cluster)
         engines = [
             replace(plan, device=device, judge=replace(judge, rank=plan.rank)) for plan in engines
         ]
+
+    def expect() -> None:
+        """Let who starts and judges them know, in the owner's thread as all that they do."""
+        if isinstance(launcher, StepLauncher):
+            launcher.expect(ranks)
+        if judge is not None:
+            judge.forget(ranks.start)
+
     rendezvous = owner.plan.rendezvous
-    return FarPlan(tuple(engines), rendezvous.addresses, rendezvous.run_id)
+    return FarPlan(tuple(engines), rendezvous.addresses, rendezvous.run_id, on_turn=expect)
 
 
 def _gpu_of(cluster: ClusterDescription) -> str:

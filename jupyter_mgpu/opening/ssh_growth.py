@@ -116,7 +116,7 @@ def _ask(
     asked: list[tuple[_Site, Asked]] = []
     for site in sites:
         if site.host.engines is not None and site.host.engines <= site.has:
-            site.why = f"its description has {site.host.engines} engines"
+            site.why = f"its description says engines = {site.host.engines}"
         elif site.launcher is None:
             try:
                 site.offer = offer_here(request, site.host, None, site.has)

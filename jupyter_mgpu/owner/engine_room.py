@@ -285,8 +285,8 @@ class EngineRoom:
 
     def dismiss(self, engine: EngineRecord) -> None:
         """End an engine that gets no successor."""
-        if self.engines.pop(engine.rank, None) is not None:
-            self._cluster.unregister(engine.rank)
+        self.engines.pop(engine.rank, None)
+        self._cluster.unregister(engine.rank)  # one that was only joining as well
         self._numbers[engine.rank] = engine.number + 1
         if (job := self._jobs.pop(engine, None)) is not None:
             job.cancel()

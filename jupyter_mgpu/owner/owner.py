@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jupyter_mgpu.engines import PoolStatus
-from jupyter_mgpu.errors import PoolClosedError
+from jupyter_mgpu.errors import OwnerError, PoolClosedError
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.owner.engine_record import EngineRecord
 from jupyter_mgpu.owner.owner_loop import OwnerLoop
@@ -150,9 +150,11 @@ class Owner:
         """Let the pool end after another time without use; None for never."""
         return self._run_soon(self._core.set_idle_timeout(timeout_s))
 
-    def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:
-        """Add engines; the future is done when they are ready."""
-        return self._run_soon(self._core.sizes.grow(plans))
+    def grow(
+        self, plans: Sequence[EnginePlan], on_turn: Callable[[], None] = lambda: None
+    ) -> Future[None]:
+        """Add engines, after a call in its thread; the future is done when they are ready."""
+        return self._run_soon(self._core.sizes.grow(plans, on_turn))
 
     def shrink(self, size: int) -> Future[None]:
         """End the engines of the last ranks; they must be idle."""
@@ -181,7 +183,16 @@ class Owner:
 
     def client(self) -> Any:
         """Connect ipyparallel's own client; starts its controller at the first call."""
-        return self._run_soon(self._core.controller.client()).result(CLIENT_S)
+        connecting = self._run_soon(self._core.controller.client())
+        try:
+            return connecting.result(CLIENT_S)
+        except TimeoutError:
+            connecting.cancel()
+            raise OwnerError(
+                f"pool.client was asked for, but the pool {self.plan.name!r} had no connection to "
+                f"its ipyparallel controller after {CLIENT_S:g} s: this machine is very busy, or a "
+                "firewall is between. Ask again; %%spmd and parfeval need no controller."
+            ) from None
 
     # --- what it is --------------------------------------------------------------------
 

@@ -94,8 +94,10 @@ class PoolOwner(Protocol):
     def set_idle_timeout(self, timeout_s: float | None) -> Future[None]:
         """Let the pool end after another time without use; None for never."""
 
-    def grow(self, plans: Sequence[EnginePlan]) -> Future[None]:
-        """Add engines; the future is done when they are ready."""
+    def grow(
+        self, plans: Sequence[EnginePlan], on_turn: Callable[[], None] = lambda: None
+    ) -> Future[None]:
+        """Add engines, after a call in its thread; the future is done when they are ready."""
 
     def shrink(self, size: int) -> Future[None]:
         """End the engines of the last ranks; they must be idle."""

@@ -36,8 +36,12 @@ class Sizes:
         self._on_change = on_change
         self._turn = asyncio.Lock()
 
-    async def grow(self, plans: Sequence[EnginePlan]) -> None:
+    async def grow(self, plans: Sequence[EnginePlan], on_turn: Callable[[], None]) -> None:
         """Add engines, and wait until they are ready.
+
+        Args:
+            plans: The engines.
+            on_turn: Called when it is their turn.
 
         Raises:
             PoolStartError: If one does not come up, or the pool has another size by now.
@@ -49,6 +53,7 @@ class Sizes:
                     f"The pool {self._pool!r} has {size} engines by now: it was made another size "
                     "at the same time. Ask again."
                 )
+            on_turn()
             await self._room.start(plans)
             self._changed()
 
