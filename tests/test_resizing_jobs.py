@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ import jupyter_mgpu as mgpu
 from jupyter_mgpu import clusters
 from jupyter_mgpu.clusters import ClusterDescription, LauncherOptions, MpiOptions
 from jupyter_mgpu.errors import PoolStartError, SelectionError
+from jupyter_mgpu.opening import scheduled_plan
 from notebooks import Notebook, is_alive, wait_until
 
 LOCAL = "ipyparallel.cluster.launcher.LocalEngineSetLauncher"
@@ -179,15 +179,15 @@ def test_a_pool_of_mpi_grows_by_another_set_on_the_next_gpus(mpi: ClusterDescrip
 def test_of_two_that_make_a_pool_larger_at_once_the_later_one_is_told(
     mpi: ClusterDescription,
 ) -> None:
-    with mgpu.parpool(1, cluster=mpi, name="twice") as pool, ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(mgpu.parpool, size, name="twice") for size in (2, 3)]
-        wait(asked, 60)
-        refused = [error for each in asked if (error := each.exception(0)) is not None]
+    with mgpu.parpool(1, cluster=mpi, name="twice") as pool:
+        asked = (replace(pool.request, n=n, first_rank=1) for n in (1, 2))
+        first, second = [scheduled_plan.plan_more_ranks(each, pool.owner, mpi) for each in asked]
 
-        assert pool.size in (2, 3)
-        assert len(refused) <= 1  # none if one was through before the other looked
-        assert all("made another size at the same time" in str(error) for error in refused)
-        assert sums() == [float(pool.size)] * pool.size
+        pool.owner.grow(first.engines, first.on_turn).result(60)
+        with pytest.raises(PoolStartError, match="another size at the same time"):
+            pool.owner.grow(second.engines, second.on_turn).result(60)
+
+        assert sums() == [2.0, 2.0]
 
 
 def test_a_pool_of_any_other_launcher_grows_and_shrinks() -> None:
