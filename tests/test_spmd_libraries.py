@@ -40,6 +40,7 @@ def test_code_that_trusts_local_rank_stays_below_the_device_count(torch_nb: Note
     )
 
 
+@pytest.mark.timeout(300)  # spawned workers import torch anew
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_data_loaders_have_workers_and_the_notebooks_classes(
     torch_nb: Notebook, method: str
@@ -62,12 +63,13 @@ def test_data_loaders_have_workers_and_the_notebooks_classes(
     assert torch_nb.value(f"mgpu.parfeval(total, {method!r}).result(100)", timeout=110) == 140
 
 
-def test_late_output_of_a_thread_lands_in_its_cell(torch_nb: Notebook) -> None:
+def test_late_output_of_a_thread_lands_in_its_cell(torch_nb: Notebook, tmp_path: Path) -> None:
+    go = tmp_path / "go"
     cell = torch_nb.submit(
         "%%spmd --ranks 0\n"
-        "import threading, time\n"
+        "import pathlib, threading, time\n"
         "def later():\n"
-        "    time.sleep(1)\n"
+        f"    while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.02)\n"
         "    print('later', flush=True)\n"
         "threading.Thread(target=later).start()\n"
         "print('now')"
@@ -75,7 +77,9 @@ def test_late_output_of_a_thread_lands_in_its_cell(torch_nb: Notebook) -> None:
     torch_nb.wait(cell)
     assert "later" not in cell.text
 
-    torch_nb.wait_for_output(cell, "later", 10)
+    go.touch()
+
+    torch_nb.wait_for_output(cell, "later")
 
 
 PNG = "iVBOR"  # the signature, in base64

@@ -21,7 +21,7 @@ output = TaskOutput(lambda header, frames: sent.append((time.monotonic(), header
 import asyncio
 asyncio.get_event_loop().call_later(0.05, output.install, get_ipython())
 
-def wait_for(condition, timeout=10):
+def wait_for(condition, timeout=60):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, sent[-3:]
@@ -46,7 +46,7 @@ class Engine:
         self.log = folder / "rank-1.log"
         self._messages = folder / "messages.json"
         opened.check(INSTALL.format(log=str(self.log)))
-        wait_until(lambda: opened.value("output._thread.is_alive()"), 10, "the hooks")
+        wait_until(lambda: opened.value("output._thread.is_alive()"), 60, "the hooks")
 
     def run(self, code: str, task: str = "t", after: str = "") -> list[dict[str, Any]]:
         """Run code as a task; returns what it sent."""
@@ -103,12 +103,27 @@ child.join()
     assert text_of(messages) == "from the child\n"
 
 
-def test_the_first_line_leaves_at_once_and_the_rest_in_batches(engine: Engine) -> None:
+def test_the_first_line_waits_for_no_tick(engine: Engine) -> None:
     messages = engine.run(
         """
-sent.append((time.monotonic(), {"op": "mark"}))
-print("first")
-wait_for(lambda: text("t"))
+from jupyter_mgpu.on_engine import backlog
+tick, backlog.TICK_S = backlog.TICK_S, 600
+try:
+    print("first")
+    wait_for(lambda: text("first"))
+    print("second")
+finally:
+    backlog.TICK_S = tick
+""",
+        task="first",
+    )
+
+    assert [m["text"] for m in messages] == ["first\n", "second\n"]
+
+
+def test_many_lines_leave_in_batches(engine: Engine) -> None:
+    messages = engine.run(
+        """
 end = time.monotonic() + 1.0
 while time.monotonic() < end:
     print("line")
@@ -116,10 +131,7 @@ while time.monotonic() < end:
 """
     )
 
-    mark = next(m for m in messages if m["op"] == "mark")
-    first = next(m for m in messages if m["op"] == "output")
-    assert first["at"] - mark["at"] < 0.1  # promised: 20 ms; the machine may be busy
-    assert sum(m["op"] == "output" for m in messages) <= 24
+    assert 1 < sum(m["op"] == "output" for m in messages) <= 24
 
 
 def test_a_thread_that_outlives_its_task_still_prints_for_it(engine: Engine) -> None:
@@ -333,7 +345,7 @@ def ask_all():
 asyncio.get_event_loop().call_later(0.05, ask_all)
 """
     )
-    wait_until(lambda: engine.notebook.value("text('asks').count('rank 1')") == 3, 10, "3 answers")
+    wait_until(lambda: engine.notebook.value("text('asks').count('rank 1')") == 3, 60, "3 answers")
 
     lines = text_of(engine.run("pass")).splitlines()
     assert [line.split("()")[0] for line in lines] == ["input", "getpass", "breakpoint"]
