@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -55,11 +56,14 @@ def test_a_pool_of_this_machine_has_no_other_hosts() -> None:
 
 
 def test_a_snapshot_has_the_other_host_under_its_name(duo: Duo) -> None:
-    snapshot = until(lambda s: s.gpu(gpu_uuid(0), "hostb") is not None, "hostb's GPUs")
+    def is_full(snapshot: Snapshot) -> bool:
+        (host,) = snapshot.other_hosts
+        return host.state == "ok" and host.age_s < 2 and len(engines_of(duo, snapshot)) == 3
+
+    snapshot = until(is_full, "a full reading")
 
     (host,) = snapshot.other_hosts
     assert (host.name, host.state, host.trouble) == ("hostb", "ok", None)
-    assert host.age_s < 2
     assert 0 < host.memory_used_bytes < host.memory_total_bytes
     first = snapshot.gpu(gpu_uuid(0), "hostb")
     assert (first.label, first.host, first.state) == ("GPU 0", "hostb", "ok")
@@ -85,7 +89,7 @@ def test_only_one_engine_of_a_host_reads_it_and_only_while_somebody_looks(duo: D
 
     assert sampler.parent() == guard_of_rank_1
     assert not {"MGPU_TOKEN", "MGPU_CURVE"} & set(sampler.environ())
-    wait_until(lambda: not sampler.is_running(), 2 * REST_S + 2, "the sampler's end")
+    wait_until(lambda: not sampler.is_running(), 2 * REST_S + 30, "the sampler's end")
     assert duo.samplers() == []
 
 
@@ -93,7 +97,7 @@ def test_when_the_engine_that_reads_dies_the_next_one_takes_over(
     duo: Duo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(lambda s: s.other_hosts[0].state == "ok", "a reading")
-    ages, start, may_start = [], duo.launcher.start, threading.Event()
+    start, may_start = duo.launcher.start, threading.Event()
 
     async def start_later(order: Order) -> Any:
         while not may_start.is_set():
@@ -106,15 +110,13 @@ def test_when_the_engine_that_reads_dies_the_next_one_takes_over(
 
     def is_next() -> bool:
         (host,) = mgpu.snapshot().other_hosts
-        ages.append(host.age_s)
         guards = [sampler.parent() for sampler in duo.samplers()]
         return guards == [psutil.Process(duo.pool.engines[2].pid).parent()] and host.age_s < 1
 
     try:
-        wait_until(is_next, 10, "the next sampler's reading")
+        wait_until(is_next, 60, "the next sampler's reading")  # before the first engine is back
     finally:
         may_start.set()
-    assert max(ages) < 5
 
 
 def test_a_sampler_that_is_killed_is_started_again(duo: Duo) -> None:
@@ -123,7 +125,7 @@ def test_a_sampler_that_is_killed_is_started_again(duo: Duo) -> None:
 
     sampler.kill()
 
-    wait_until(lambda: duo.samplers() not in ([], [sampler]), 5, "the next sampler")
+    wait_until(lambda: duo.samplers() not in ([], [sampler]), 60, "the next sampler")
     begun_s = time.monotonic()
     until(lambda s: s.other_hosts[0].age_s < time.monotonic() - begun_s - 0.1, "its reading")
 
@@ -134,8 +136,13 @@ def test_a_host_that_stops_reporting_turns_stale_with_its_age_and_comes_back(duo
 
     sampler.suspend()
 
-    first = until(lambda s: s.other_hosts[0].state == "stale", "a stale reading")
-    assert 3 <= first.other_hosts[0].age_s < 5
+    def is_stale(snapshot: Snapshot) -> bool:
+        (host,) = snapshot.other_hosts
+        assert host.state == "stale" or host.age_s < 3.2
+        return host.state == "stale"
+
+    first = until(is_stale, "a stale reading")
+    assert first.other_hosts[0].age_s >= 3
     assert first.other_hosts[0].trouble == "hostb does not report any more."
     assert {(g.state, g.utilization_percent) for g in first.gpus} == {("stale", 37), ("stale", 0)}
     assert all(g.age_s >= 3 for g in first.gpus)
@@ -153,29 +160,39 @@ def test_a_driver_that_hangs_there_hangs_nothing(duo: Duo) -> None:
 
     duo.machine.add("hang nvmlDeviceGetUtilizationRates")
 
-    stale = until(lambda s: s.gpus[0].state == "stale", "a stale GPU")
-    assert stale.other_hosts[0].state == "ok"  # its CPU is read all the same
-    assert "hostb" in stale.other_hosts[0].trouble
-    assert mgpu.parfeval(lambda: 1).result(5) == 1
+    def hangs(snapshot: Snapshot) -> bool:
+        # Its CPU is read all the same.
+        return snapshot.gpus[0].state == "stale" and snapshot.other_hosts[0].state == "ok"
+
+    assert "hostb" in until(hangs, "a stale GPU").other_hosts[0].trouble
+    assert mgpu.parfeval(lambda: 1).result(60) == 1
 
 
 @pytest.mark.usefixtures("duo")
-def test_readings_come_while_the_engine_holds_the_gil() -> None:
+def test_readings_come_while_the_engine_holds_the_gil(tmp_path: Path) -> None:
+    fifo = tmp_path / "until somebody writes"
+    os.mkfifo(fifo)
+
     def hold() -> None:
         import ctypes
 
-        ctypes.PyDLL(None).sleep(4)  # C code that does not let go of the GIL
+        ctypes.PyDLL(None).open(bytes(fifo), os.O_RDONLY)  # C code that does not let go of the GIL
 
     tasks = [mgpu.parfeval(hold) for _ in range(3)]
-    wait_until(lambda: all(task.state == "running" for task in tasks), 10, "running tasks")
-    begun_s, ages = time.monotonic(), []
+    wait_until(lambda: all(task.state == "running" for task in tasks), 60, "running tasks")
+    begun_s = time.monotonic()
 
-    while time.monotonic() < begun_s + 3:
-        ages.append(mgpu.snapshot().other_hosts[0].age_s)
+    def is_later(snapshot: Snapshot) -> bool:
+        (host,) = snapshot.other_hosts
+        return host.state == "ok" and host.age_s < time.monotonic() - begun_s - 2
 
-    assert max(age for age in ages if age is not None) < 2.5
-    for task in tasks:
-        task.result(10)
+    try:
+        until(is_later, "a reading of two seconds later")
+        assert {task.state for task in tasks} == {"running"}
+    finally:
+        with fifo.open("w"):
+            for task in tasks:
+                task.result(60)
 
 
 def test_a_process_there_is_mapped_by_host_and_pid(duo: Duo) -> None:
@@ -214,8 +231,9 @@ def test_the_table_has_the_other_hosts_gpus(duo: Duo) -> None:
     assert list(table.to_pandas().pids) == [(pid,), ()]
 
 
-def test_the_command_line_lists_the_other_hosts_gpus(duo: Duo) -> None:
-    assert duo.pool.engines
+@pytest.mark.usefixtures("duo")
+def test_the_command_line_lists_the_other_hosts_gpus() -> None:
+    until(lambda s: s.other_hosts[0].state == "ok" and len(s.gpus) == 2, "a reading")
     command = [sys.executable, "-m", "jupyter_mgpu.cli", "gpus"]
 
     text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -239,7 +257,7 @@ def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:
         histories = [gpu["utilization_history"]["values"] for gpu in seen["gpus"]]
         return len(histories) == 2 and all(37 in h or 0 in h for h in histories)
 
-    wait_until(is_read, 15, "the GPUs of hostb")
+    wait_until(is_read, 60, "the GPUs of hostb")
 
     seen = gpus.state(100)
     assert [gpu["label"] for gpu in seen["gpus"]] == ["GPU 0 on hostb", "GPU 1 on hostb"]
@@ -260,7 +278,7 @@ def test_views_show_the_other_host_and_its_ranks(duo: Duo) -> None:
     (sampler,) = duo.samplers()
     sampler.suspend()
     try:
-        wait_until(lambda: gpus.state(100)["hosts"][0]["state"] == "stale", 10, "a stale host")
+        wait_until(lambda: gpus.state(100)["hosts"][0]["state"] == "stale", 60, "a stale host")
         stale = gpus.state(100)["gpus"][0]
         rank_1 = pool.state(100)["engines"][1]
     finally:
