@@ -156,14 +156,19 @@ def running_lab(
             wait_until(lambda: _answers(f"{base}/api?token={token}"), 60, "JupyterLab")
             yield Lab(base, folder, server, token)
         finally:
-            server.send_signal(signal.SIGTERM)  # ends the kernels, too
-            try:
-                server.wait(30)
-            except subprocess.TimeoutExpired:
-                # Ended amid a request for files, jupyter_server waits for ever for AnyIO's threads.
-                # That it ends with our part in it is a test of its own, in test_server_process.
-                server.kill()
-                server.wait()
+            end(server)
+
+
+def end(server: "subprocess.Popen[bytes]") -> None:
+    """End a server with its kernels."""
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(30)
+    except subprocess.TimeoutExpired:
+        # Ended amid a request for files, jupyter_server waits for ever for AnyIO's threads.
+        # That it ends with our part in it is a test of its own, in test_server_process.
+        server.kill()
+        server.wait()
 
 
 def _answers(url: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gpu_stubs import GpuMachine, gpu, gpus
-from lab import CHROMIUM, VIEWPORT, LabPage, running_lab
+from lab import CHROMIUM, VIEWPORT, LabPage, end, running_lab
 from sidebar import *  # noqa: F403 - fixtures
 from sidebar import CELLS, POOLS, TASKS, Panel
 
@@ -44,9 +44,10 @@ def test_a_task_is_seen_and_cancelled_while_the_kernel_is_busy(panel: Panel) -> 
 
 
 def test_without_gpus_the_machines_own_load_is_shown(panel: Panel) -> None:
-    machine = panel.rows("This machine")
+    meters = panel.rows("This machine").get_by_role("meter")
 
-    busy, memory = machine.get_by_role("meter").all()
+    playwright.expect(meters).to_have_count(2)
+    busy, memory = meters.all()
 
     playwright.expect(busy).to_have_attribute("aria-label", "CPU busy")
     playwright.expect(busy).to_have_attribute("aria-valuetext", re.compile(r"^\d+ %$"))
@@ -107,18 +108,23 @@ def test_a_hidden_panel_is_told_less_and_a_hidden_page_nothing(panel: Panel) -> 
             "framesent", lambda text: "jupyter-mgpu" in socket.url and sent.append(json.loads(text))
         ),
     )
+
+    def told() -> list[dict[str, Any]]:
+        page.evaluate("() => 0")  # Playwright takes in what has happened while it is called only
+        return sent
+
     page.reload()
     panel.tab.wait_until_ready()
     panel.command("mgpu:open")
     panel.shows("ready 2/2")
-    wait_until(lambda: {"type": "interval", "seconds": 1} in sent, 30, "the panel's interval")
+    wait_until(lambda: {"type": "interval", "seconds": 1} in told(), 30, "the panel's interval")
 
     panel.command("filebrowser:activate")
     playwright.expect(panel.node).to_be_hidden()
-    wait_until(lambda: sent[-1] == {"type": "interval", "seconds": 5}, 30, "the slow interval")
+    wait_until(lambda: told()[-1] == {"type": "interval", "seconds": 5}, 30, "the slow interval")
     page.evaluate(HIDE)
 
-    wait_until(lambda: {"type": "pause"} in sent, 30, "the pause")
+    wait_until(lambda: {"type": "pause"} in told(), 30, "the pause")
 
 
 def test_a_page_that_nobody_uses_for_long_reads_nothing_until_a_click(panel: Panel) -> None:
@@ -213,8 +219,7 @@ def test_a_server_that_goes_and_comes_back_is_told_in_words(browser: Any, tmp_pa
         panel = Panel(tab)
         panel.shows("live")
 
-        lab.process.terminate()
-        lab.process.wait(30)
+        end(lab.process)
         panel.shows("No connection to the server since")
         again = subprocess.Popen(
             lab.process.args, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
@@ -223,8 +228,7 @@ def test_a_server_that_goes_and_comes_back_is_told_in_words(browser: Any, tmp_pa
         try:
             panel.shows("live")
         finally:
-            again.terminate()
-            again.wait(30)
+            end(again)
         tab.page.close()
 
 

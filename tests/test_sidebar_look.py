@@ -85,9 +85,9 @@ def test_every_number_of_gpus_has_room_at_every_width(
             panel.widen(width)
             assert panel.overflows() == []
             # A row that is stale for a moment, on a loaded machine, has words of its own.
-            playwright.expect(panel.node.locator(".mgpu-row-off")).to_have_count(0)
-            heights = [row.bounding_box()["height"] for row in rows.all()]
-            assert max(heights) <= (24 if number >= 8 else 96)
+            highest = "rows => Math.max(...rows.map(row => row.getBoundingClientRect().height))"
+            limit = 24 if number >= 8 else 96
+            wait_until(lambda: rows.evaluate_all(highest) <= limit, 60, "low rows")  # noqa: B023
             playwright.expect(rows.first).to_contain_text("90 %")
             playwright.expect(rows.first).to_contain_text(re.compile(r"(98|97\.7).* GiB"))
         tab.page.close()
@@ -164,16 +164,18 @@ def test_the_history_is_drawn_enlarged_and_read_as_a_table_and_a_file(
         "title", re.compile("a rather long name [01] started")
     )
 
-    box, before = slider.bounding_box(), spans()
+    box = slider.bounding_box()
+    width = "node => node.ariaValueMax - node.ariaValueMin"
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 50)
     playwright.expect(charts.last.locator(".mgpu-rule")).to_have_attribute("d", re.compile("M"))
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 60)
     page.mouse.up()
     playwright.expect(history.get_by_role("button", name="Show all")).to_be_visible()
-    assert spans() > 0.7 * before
+    zoomed = slider.evaluate(width)
     slider.dblclick()
     playwright.expect(history.get_by_role("button", name="Show all")).to_be_hidden()
+    assert 0 < zoomed < 0.5 * slider.evaluate(width)  # a third of what there was then
 
     history.get_by_role("button", name="View as table").click()
     playwright.expect(history.get_by_role("table")).to_have_count(4)
@@ -228,9 +230,8 @@ def test_settings_choose_the_pace_the_units_the_sections_and_the_alerts(
         tab.page.keyboard.press("Control+a")
         tab.page.keyboard.insert_text("short = mgpu.parfeval(len, 'four', name='short')")
         tab.page.keyboard.press("Control+Enter")
-        playwright.expect(tab.page.locator(".Toastify__toast")).to_contain_text(
-            "short is finished."
-        )
+        toast = tab.page.locator(".Toastify__toast", has_text="short is finished.")
+        playwright.expect(toast).to_be_visible()  # maybe beside other news
         tab.page.close()
 
 

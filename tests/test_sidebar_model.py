@@ -69,7 +69,7 @@ def following(server: RunningServer, log: Path, token: str = TOKEN) -> Iterator[
         )
     yield Follower(process, log)
     process.stdin.close()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def test_nothing_is_asked_before_somebody_looks_and_after_nobody_does(follower: 
 
     follower.tell("want")
     follower.wait_for("connecting", "live")
-    wait_until(lambda: "delta" in follower.frames(), 20, "news")
+    wait_until(lambda: "delta" in follower.frames(), 60, "news")
     assert next(kind for kind in follower.frames() if kind != "interval") == "snapshot"
 
     follower.tell("leave")
     follower.tell("want")
     num_frames = len(follower.frames())
-    wait_until(lambda: len(follower.frames()) > num_frames, 20, "news after a pause")
+    wait_until(lambda: len(follower.frames()) > num_frames, 60, "news after a pause")
     assert follower.links() == ["connecting", "live"]
 
 
@@ -107,7 +107,7 @@ def test_a_server_that_goes_is_found_again(server: RunningServer, follower: Foll
         assert follower.frames().count("snapshot") == 2
     finally:
         again.terminate()
-        again.wait(30)
+        again.wait(60)
 
 
 def test_a_wrong_token_is_told_from_a_server_that_is_gone(

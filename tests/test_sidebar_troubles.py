@@ -8,9 +8,11 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from gpu_stubs import GpuMachine, gpus
 from lab import CHROMIUM, VIEWPORT, Lab, LabPage, running_browser, running_lab
@@ -65,14 +67,21 @@ def pool_of(lab: Lab) -> tuple[control.FoundPool, str]:
     return pool, pool.kernel_id
 
 
-def end_restarted(lab: Lab, kernel: str) -> None:
+def end_restarted(lab: Lab, kernel: str, killed: int) -> None:
     """End a kernel that was killed, once the server has started it again.
 
     A server that is ended while it does so raises, and hangs.
     """
 
     def is_back() -> bool:
-        return bool(lab.api("GET", f"kernels/{kernel}")["execution_state"] == "idle")
+        shown = lab.api("GET", f"kernels/{kernel}")
+        heard_s = datetime.fromisoformat(shown["last_activity"]).timestamp()
+        children = psutil.Process(lab.process.pid).children()
+        # Until the server has noticed, it shows the state of the process that was killed.
+        began = [
+            c.create_time() for c in children if c.pid != killed and kernel in str(c.cmdline())
+        ]
+        return bool(began) and heard_s > max(began) and shown["execution_state"] == "idle"
 
     wait_until(is_back, 60, "the kernel's restart")
     lab.api("DELETE", f"kernels/{kernel}")
@@ -127,7 +136,7 @@ def test_a_killed_kernels_pool_goes_from_the_panel_with_its_tasks(browser: Any, 
     panel.shows("No pool yet.")
     panel.shows("No task yet.")
     wait_until(lambda: not any(is_alive(engine.pid) for engine in pool.engines), 30, "their end")
-    end_restarted(lab, kernel)
+    end_restarted(lab, kernel, pool.kernel_pid)
     panel.tab.page.close()
 
 
@@ -151,9 +160,9 @@ def test_what_a_killed_kernel_has_left_is_named_and_cleaned_up(browser: Any, lab
     playwright.expect(panel.dialog).to_contain_text("The engines that are still there end.")
     panel.answer("Clean up")
     panel.shows("No pool yet.")
-    assert not any(is_alive(engine.pid) for engine in pool.engines)
-    wait_until(lambda: not pool.record_path.exists(), 10, "no record")
-    end_restarted(lab, kernel)
+    wait_until(lambda: not any(is_alive(engine.pid) for engine in pool.engines), 30, "their end")
+    wait_until(lambda: not pool.record_path.exists(), 30, "no record")
+    end_restarted(lab, kernel, pool.kernel_pid)
     panel.tab.page.close()
 
 
@@ -172,7 +181,8 @@ def test_a_stopped_kernel_is_told_as_silent_and_its_engines_end_from_the_panel(
         panel.answer("Stop the pool")
 
         wait_until(lambda: not any(is_alive(engine.pid) for engine in pool.engines), 30)
-        playwright.expect(panel.tab.page.locator(".Toastify__toast")).to_contain_text("by signal")
+        toast = panel.tab.page.locator(".Toastify__toast", has_text="by signal")
+        playwright.expect(toast).to_be_visible()
     finally:
         os.kill(pool.kernel_pid, signal.SIGCONT)
     panel.shows("No pool yet.")
