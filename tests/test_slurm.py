@@ -77,11 +77,11 @@ def inside(
         return asked.stdout.strip() == "R"
 
     try:
-        wait_until(is_held, 20, "the other job")
+        wait_until(is_held, 60, "the other job")
         yield run
     finally:
         holder.terminate()  # srun ends its job
-        holder.wait(20)
+        holder.wait(60)
 
 
 BATCH = 'sbatch --wait --quiet --gres=gpu:2 --output=out --wrap="$0 $1" && cat out'

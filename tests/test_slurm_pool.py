@@ -69,13 +69,13 @@ def holder(*options: str) -> "subprocess.Popen[bytes]":
     command = ["srun", f"--job-name={name}", *options, "sleep", "600"]
     job = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     asking = ["squeue", "--noheader", "--format=%t", f"--name={name}"]
-    wait_until(lambda: subprocess.check_output(asking, text=True).strip() == "R", 20, "the job")
+    wait_until(lambda: subprocess.check_output(asking, text=True).strip() == "R", 60, "the job")
     return job
 
 
 def end(job: "subprocess.Popen[bytes]") -> None:
     job.terminate()  # srun ends its job
-    job.wait(20)
+    job.wait(60)
     wait_until(lambda: not queue(), GONE_S, "an empty queue")
 
 
@@ -103,7 +103,7 @@ def test_an_engine_that_dies_is_replaced_by_a_job_of_its_own(pool: Pool) -> None
 
     os.kill(second.pid, signal.SIGKILL)
 
-    wait_until(lambda: pool.engines[1].starts == 1 and pool.engines[1].state == "idle", 30)
+    wait_until(lambda: pool.engines[1].starts == 1 and pool.engines[1].state == "idle", 60)
     assert pool.engines[0].pid == first.pid
     assert len(queue()) == 2
     assert list(mgpu.spmd(lambda: os.environ["RANK"])) == ["0", "1"]
@@ -119,7 +119,7 @@ def test_the_status_counts_the_time_limit_down(cluster: ClusterDescription) -> N
     with mgpu.parpool(1, cluster=options(cluster, time="2:00:00"), name="limited") as pool:
         first = left()
         assert "1:58:00" < first <= "2:00:00"
-        wait_until(lambda: left() < first, 10, "less time")
+        wait_until(lambda: left() < first, 60, "less time")
 
 
 ENDS = {
@@ -135,7 +135,7 @@ def test_a_job_that_slurm_ends_is_named_and_not_asked_for_again(
     pool = mgpu.parpool(2, cluster=options(cluster, partition="gpu"), name="ended")
     job = job_of(pool)
     task = mgpu.parfeval(time.sleep, 600, pool=pool)
-    wait_until(lambda: task.state == "running", 10)
+    wait_until(lambda: task.state == "running", 60)
 
     with (
         subprocess.Popen([word.format(job=job) for word in ENDS[cause]]),
@@ -151,7 +151,7 @@ def test_a_job_that_is_killed_at_once_is_named_as_well(cluster: ClusterDescripti
     pool = mgpu.parpool(1, cluster=cluster, name="killed")
     job = job_of(pool)
     task = mgpu.parfeval(time.sleep, 600, pool=pool)
-    wait_until(lambda: task.state == "running", 10)
+    wait_until(lambda: task.state == "running", 60)
 
     subprocess.run(["scancel", "--signal=KILL", job], check=True)  # guards cannot say anything
 
@@ -183,7 +183,7 @@ def test_a_node_that_is_gone_is_named_and_another_job_takes_its_place(
         pool = mgpu.parpool(2, cluster=described, name="lossy")
         job = job_of(pool)
         there, lost = mgpu.parfeval_on_all(time.sleep, 600, pool=pool)
-        wait_until(lambda: lost.state == "running", 10)
+        wait_until(lambda: lost.state == "running", 60)
 
         for pid in processes_on("node2"):
             os.kill(pid, signal.SIGKILL)
@@ -208,6 +208,7 @@ def test_a_node_that_is_gone_is_named_and_another_job_takes_its_place(
         (folder / "slurmd-node2.pid").unlink()
 
 
+@pytest.mark.timeout(300)
 def test_a_job_out_of_its_time_is_named(cluster: ClusterDescription) -> None:
     pool = mgpu.parpool(1, cluster=options(cluster, time="1"), name="out of time")
     job = job_of(pool)
@@ -233,11 +234,11 @@ def test_a_job_that_waits_says_for_what_and_stop_takes_it_out_of_the_queue(
         nb.check(f"import os; os.environ['SLURM_CONF'] = {os.environ['SLURM_CONF']!r}")
         nb.check(f"os.chdir({str(tmp_path)!r})")
         cell = nb.submit("%parpool 2 --cluster lab --name lab")
-        nb.wait_for_output(cell, "waits in the partition gpu: Resources", 20)
+        nb.wait_for_output(cell, "waits in the partition gpu: Resources", 60)
 
         nb.stop()
 
-        nb.wait(cell, 20)
+        nb.wait(cell)
         assert cell.ename == "KeyboardInterrupt"
         wait_until(lambda: len(queue()) == 1, GONE_S, "only the other job")
     finally:
@@ -273,7 +274,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(state: str, tmp_path: Path) -
             wait_for_file(file)
             pids = file.read_text().split()  # an engine, its guard, what it has started
         else:
-            wait_until(lambda: len(queue()) == 2, 30, "the job in the queue")
+            wait_until(lambda: len(queue()) == 2, 60, "the job in the queue")
         left = len(queue()) - 1
 
         kernel.kill()
@@ -290,6 +291,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(state: str, tmp_path: Path) -
             end(other)
 
 
+@pytest.mark.timeout(300)
 def test_a_pool_outlives_the_controller_of_slurm(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +317,9 @@ def test_a_pool_outlives_the_controller_of_slurm(
 def test_what_slurm_refuses_is_told_with_its_own_words(
     cluster: ClusterDescription, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # what earlier tests have left is not of this one
+    caplog.clear()
+
     with pytest.raises(PoolStartError, match=r"(?s)invalid partition.*cluster check slurm"):
         mgpu.parpool(1, cluster=options(cluster, partition="none"), name="refused")
 
@@ -424,7 +429,8 @@ def with_gpus(
     gpu_machine: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> ClusterDescription:
-    """The same Slurm with four GPUs, which engines see by the stub of the driver."""
+    """The same Slurm with four GPUs, which engines see by the stub; none is in use."""
+    wait_until(lambda: not queue(), 60, "the end of the jobs of earlier tests")
     for name, value in gpu_machine(gpus(4)).items():
         monkeypatch.setenv(name, value)
     return replace(cluster, gpus="own")

@@ -67,7 +67,7 @@ def _duo(ssh_hosts: Hosts) -> Iterator[Pool]:
 @pytest.fixture
 def duo(_duo: Pool) -> Iterator[Pool]:
     """Rank 0 on hosta and rank 1 on hostb, both idle."""
-    wait_until(lambda: all(e.state == "idle" for e in _duo.engines), 30, "idle engines")
+    wait_until(lambda: all(e.state == "idle" for e in _duo.engines), 60, "idle engines")
     yield _duo
     for future in _duo.tasks():
         future.cancel()
@@ -121,7 +121,7 @@ def test_tasks_run_and_stop_and_the_group_works_again(duo: Pool) -> None:
 
     cell = threading.Thread(target=run)
     cell.start()
-    wait_until(lambda: all(e.state == "busy" for e in duo.engines), 10, "busy engines")
+    wait_until(lambda: all(e.state == "busy" for e in duo.engines), 60, "busy engines")
     time.sleep(1)
     begun_s = time.monotonic()
     (task,) = duo.owner._core.scheduler.tasks.values()
@@ -144,7 +144,7 @@ def test_a_link_that_is_cut_for_three_seconds_loses_nothing(duo: Pool, ssh_hosts
     time.sleep(3)
     ssh_hosts.b.mend()
 
-    assert [future.result(20) for future in slow] == ["0", "1"]
+    assert [future.result(60) for future in slow] == ["0", "1"]
     assert [engine.starts for engine in duo.engines] == starts
 
 
@@ -166,7 +166,7 @@ def test_a_host_that_is_cut_off_is_named_frees_the_others_and_comes_back(
     begun: list[float] = []
 
     def cut() -> None:
-        wait_until(lambda: all(e.state == "busy" for e in duo.engines), 10, "busy engines")
+        wait_until(lambda: all(e.state == "busy" for e in duo.engines), 60, "busy engines")
         time.sleep(1)
         ssh_hosts.b.cut()
         begun.append(time.monotonic())
@@ -178,7 +178,7 @@ def test_a_host_that_is_cut_off_is_named_frees_the_others_and_comes_back(
             mgpu.spmd(wait_in_a_collective)
         assert time.monotonic() - begun[0] < 15
         assert "rank 1" in str(raised.value)
-        wait_until(lambda: duo.engines[0].state == "idle", 5, "rank 0, freed")
+        wait_until(lambda: duo.engines[0].state == "idle", 30, "rank 0, freed")
         wait_until(
             lambda: not set(was) & set(ssh_hosts.b.programs()),
             15 - (time.monotonic() - begun[0]) + 1,
@@ -188,20 +188,26 @@ def test_a_host_that_is_cut_off_is_named_frees_the_others_and_comes_back(
         cutter.join()
         ssh_hosts.b.mend()
 
-    wait_until(lambda: duo.engines[1].state == "idle", 40, "an engine on the host that is back")
+    wait_until(lambda: duo.engines[1].state == "idle", 60, "an engine on the host that is back")
     assert duo.engines[0].starts == 0
     test_engines_run_on_their_hosts_and_know_their_places(duo)
 
 
-def test_a_killed_engine_is_replaced_on_its_host(duo: Pool) -> None:
+def test_a_killed_engine_is_replaced_on_its_host(duo: Pool, tmp_path: Path) -> None:
     starts = duo.engines[1].starts
-    begun_s = time.monotonic()
+    killed = tmp_path / "killed"
+
+    def kill() -> None:
+        if os.environ["RANK"] == "1":
+            killed.write_text(str(time.monotonic()))  # the clock of all hosts here
+            os.kill(os.getpid(), 9)
 
     with pytest.raises(EngineDiedError, match=r"CPU on hostb.*SIGKILL"):
-        mgpu.spmd(lambda: os.kill(os.getpid(), 9) if os.environ["RANK"] == "1" else None)
+        mgpu.spmd(kill)
 
-    assert time.monotonic() - begun_s < 2
-    wait_until(lambda: duo.engines[1].state == "idle", 20, "the next engine")
+    assert time.monotonic() - float(killed.read_text()) < 2
+    wait_until(lambda: duo.engines[1].starts > starts, 60, "the next engine")
+    wait_until(lambda: duo.engines[1].state == "idle", 60, "the next engine, idle")
     assert duo.engines[1].starts == starts + 1
     test_engines_run_on_their_hosts_and_know_their_places(duo)
 
@@ -217,8 +223,8 @@ def test_engines_outlive_their_sshd_and_one_is_started_again_after_it(
     assert [engine.starts for engine in duo.engines] == starts
     ssh_hosts.b.start_sshd()
     duo.restart([1])
-    wait_until(lambda: duo.engines[1].starts > starts[1], 20, "a new engine")
-    wait_until(lambda: duo.engines[1].state == "idle", 20, "a new engine, idle")
+    wait_until(lambda: duo.engines[1].starts > starts[1], 60, "a new engine")
+    wait_until(lambda: duo.engines[1].state == "idle", 60, "a new engine, idle")
 
 
 OWNER = """
@@ -249,7 +255,13 @@ def test_nothing_is_left_on_any_host_when_the_kernel_is_killed(
     owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     try:
         next(line for line in owner.stdout if line.startswith("BUSY"))
-        began = [set(host.programs()) - old for host, old in zip(hosts, before, strict=True)]
+
+        def new() -> list[set[int]]:
+            return [set(host.programs()) - old for host, old in zip(hosts, before, strict=True)]
+
+        # What has started an engine may not have ended yet.
+        wait_until(lambda: [len(pids) for pids in new()] == [3, 3], 30, "engine, guard and child")
+        began = new()
         masters = [p.pid for p in psutil.Process(owner.pid).children() if p.name() == "ssh"]
     finally:
         owner.kill()
@@ -259,7 +271,6 @@ def test_nothing_is_left_on_any_host_when_the_kernel_is_killed(
         left = [new & set(host.programs()) for host, new in zip(hosts, began, strict=True)]
         return not any(left) and not any(map(psutil.pid_exists, masters))
 
-    assert [len(new) for new in began] == [3, 3]
     assert len(masters) == 2
     wait_until(is_over, 15, "the end of everything on the hosts")
 

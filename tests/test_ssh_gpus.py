@@ -48,7 +48,7 @@ def three(ssh_hosts: Hosts, machines: dict[str, GpuMachine]) -> Iterator[Pool]:
     pool = mgpu.parpool(3, cluster=describe(ssh_hosts, hosta=None, hostb="1,2"), name="three")
     yield pool
     pool.shutdown(wait_for_tasks=False)
-    wait_until(lambda: not any(map(leases, machines.values())), 10, "the end of all leases")
+    wait_until(lambda: not any(map(leases, machines.values())), 60, "the end of all leases")
 
 
 def test_each_engine_gets_a_gpu_of_its_host_leased_and_proven_there(
@@ -77,8 +77,8 @@ def test_a_replaced_engine_has_its_gpu_and_lease_again(
 ) -> None:
     three.restart([1])
 
-    wait_until(lambda: three.engines[1].starts == 1, 10, "a new engine")
-    wait_until(lambda: three.engines[1].state == "idle", 20, "a new engine, idle")
+    wait_until(lambda: three.engines[1].starts == 1, 60, "a new engine")
+    wait_until(lambda: three.engines[1].state == "idle", 60, "a new engine, idle")
     assert mgpu.spmd(lambda: os.environ["CUDA_VISIBLE_DEVICES"])[1] == "1"
     assert three.engines[1].proven is True
     assert leases(machines["hosta"]) == [(gpu_uuid(0), 0, "three"), (gpu_uuid(1), 1, "three")]
@@ -149,7 +149,7 @@ def test_a_mixed_pool_has_gpus_here_and_there(
         ["GPU 1 (NVIDIA H200) on hosta", True, ["1", "1"]],
     ]
     assert held == [gpu_uuid(1)]
-    wait_until(lambda: not leases(machines["hosta"]), 10, "the end of the leases there")
+    wait_until(lambda: not leases(machines["hosta"]), 60, "the end of the leases there")
 
 
 @pytest.mark.usefixtures("machines")

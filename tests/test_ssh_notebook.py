@@ -101,7 +101,7 @@ def test_stop_ends_a_cell_that_waits_in_a_collective_between_hosts(lab: Notebook
 
     lab.stop()
 
-    assert lab.wait(cell, 20).ename == "KeyboardInterrupt"
+    assert lab.wait(cell).ename == "KeyboardInterrupt"
     test_a_cell_has_the_values_of_both_hosts(lab)
     assert lab.value(engines) == before
 

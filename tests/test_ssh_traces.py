@@ -52,7 +52,10 @@ def sockets(host: Host, *which: str) -> list[tuple[str, str]]:
 
 
 def files(host: Host) -> list[Path]:
-    return [path for path in (host.folder / host.name).rglob("*") if path.is_file()]
+    # Unlike rglob, os.walk bears with a folder that goes meanwhile.
+    found = os.walk(host.folder / host.name)
+    paths = [Path(folder, name) for folder, _, names in found for name in names]
+    return [path for path in paths if path.is_file()]
 
 
 def test_each_host_has_one_connection_of_ssh(pool: Pool, hosts: tuple[Host, Host]) -> None:
@@ -91,11 +94,11 @@ def test_nothing_goes_beside_ssh_where_it_is_to_carry_all(hosts: tuple[Host, Hos
         ends = [end for host in hosts for end in sockets(host, "state", "established")]
         return {(own, other) for own, other in ends if not own.endswith(":22")}
 
-    before = beside()  # the other pool's
+    wait_until(lambda: len(beside()) == 9, 30, "the other pool's connections")
+    before = beside()  # for each engine one, for its control one, for its guard one
     with mgpu.parpool(cluster=describe(hosts, tunnel=True), name="tunnel") as tunnel:
         mgpu.spmd(os.getpid, pool=tunnel)
         assert beside() == before
-    assert len(before) == 9  # for each engine one, for its control one, for its guard one
 
 
 def test_no_file_is_left_when_pools_have_ended(hosts: tuple[Host, Host]) -> None:
@@ -107,4 +110,4 @@ def test_no_file_is_left_when_pools_have_ended(hosts: tuple[Host, Host]) -> None
     def left() -> list[Path]:
         return [f for h, old in zip(hosts, before, strict=True) for f in set(files(h)) - old]
 
-    wait_until(lambda: not left(), 15, "the end of all files")
+    wait_until(lambda: not left(), 60, "the end of all files")
