@@ -85,10 +85,10 @@ def test_run_all_ends_with_the_stopped_cell(nb: Notebook) -> None:
     nb.stop()
 
     assert nb.wait(first).ename == "KeyboardInterrupt"
-    reply = nb.client.get_shell_msg(timeout=10)
+    reply = nb.client.get_shell_msg(timeout=60)
     assert reply["parent_header"]["msg_id"] == second.msg_id
     assert reply["content"]["status"] == "aborted"
-    nb.client.kernel_info(reply=True, timeout=10)  # the kernel has forgotten the error
+    nb.client.kernel_info(reply=True, timeout=60)  # the kernel has forgotten the error
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_an_engine_that_does_not_stop_is_replaced_and_its_names_told(
 
     assert (ename, seconds < 2.5) == ("KeyboardInterrupt", True)
     assert "stopping" in nb.value(STATES)
-    wait_until(lambda: nb.value(PIDS)[0] not in (before[0], None), 10, "a new engine")
+    wait_until(lambda: nb.value(PIDS)[0] not in (before[0], None), 60, "a new engine")
     assert nb.value(PIDS)[1] == before[1]
-    refused = nb.run("%%spmd\nprecious", timeout=20)
+    refused = nb.run("%%spmd\nprecious")
     assert "precious" in refused.evalue
     assert "rank 0" in refused.evalue
-    nb.check("%%spmd\nprecious = 2", timeout=10)
+    nb.check("%%spmd\nprecious = 2")
 
 
 def test_a_second_stop_replaces_at_once(nb: Notebook) -> None:
@@ -158,7 +158,7 @@ def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) ->
     seconds, ename = stop_after(torch_nb, code, "[1] in it")
 
     assert (ename, seconds < 2.5) == ("KeyboardInterrupt", True)
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
     assert torch_nb.value(PIDS) == before
 
 
@@ -196,7 +196,7 @@ def test_a_cell_that_hangs_says_who_waits_where_for_whom(
 
     assert cell.ename == "KeyboardInterrupt"
     assert time.monotonic() - begun < 2.5
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
     assert torch_nb.value(PIDS) == before
 
 
@@ -229,7 +229,7 @@ def test_a_report_time_that_is_no_number_is_refused(torch_nb: Notebook) -> None:
 
 def test_twenty_stops_of_a_ddp_loop_leave_everything_as_it_was(torch_nb: Notebook) -> None:
     stop_after(torch_nb, DDP, "[1] training")
-    torch_nb.check(SUM, timeout=20)
+    torch_nb.check(SUM)
     before = torch_nb.value(PIDS)
     facts = (
         "%%spmd\nimport gc, os, threading, psutil\ngc.collect()\n"
@@ -244,9 +244,9 @@ def test_twenty_stops_of_a_ddp_loop_leave_everything_as_it_was(torch_nb: Noteboo
         torch_nb.wait_for_output(cell, "[1] training", 60)
         time.sleep(0.013 * number)  # the moment within the loop, not a wait
         torch_nb.stop()
-        assert torch_nb.wait(cell, 10).ename == "KeyboardInterrupt"
+        assert torch_nb.wait(cell).ename == "KeyboardInterrupt"
 
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=20).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
     assert torch_nb.value(PIDS) == before
     torch_nb.check(facts)
     for (fds, threads, rss), (fds_0, threads_0, rss_0) in zip(
@@ -260,24 +260,22 @@ def test_twenty_stops_of_a_ddp_loop_leave_everything_as_it_was(torch_nb: Noteboo
 def test_a_failing_rank_frees_the_others_from_a_barrier(torch_nb: Notebook) -> None:
     before = torch_nb.value(PIDS)
     torch_nb.check("%%spmd\nkept = rank + 7")
-    begun = time.monotonic()
 
     cell = torch_nb.run(
-        "%%spmd\ndist.init_process_group()\nif rank == 0:\n    1 / 0\ndist.barrier()", timeout=20
-    )
+        "%%spmd\ndist.init_process_group()\nif rank == 0:\n    1 / 0\ndist.barrier()"
+    )  # alone the barrier would wait for half an hour
 
-    assert time.monotonic() - begun < 5
     assert cell.ename == "ZeroDivisionError"
     assert "rank 1 (CPU): aborted in dist.barrier()" in cell.traceback
     assert torch_nb.value(PIDS) == before
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
     assert torch_nb.value(f"list({POOL}['kept'])") == [7, 8]
 
 
 def test_a_wrapped_net_of_an_aborted_group_says_so(torch_nb: Notebook) -> None:
     stop_after(torch_nb, DDP, "[1] training")
 
-    cell = torch_nb.run("%%spmd\nddp(torch.ones(1, 256))", timeout=15)
+    cell = torch_nb.run("%%spmd\nddp(torch.ones(1, 256))")
 
     assert not cell.ok
     assert "process group" in cell.evalue.lower()
@@ -287,26 +285,25 @@ def test_a_killed_rank_frees_the_others_and_the_next_cell_runs(torch_nb: Noteboo
     cell = torch_nb.submit(DDP)
     torch_nb.wait_for_output(cell, "[1] training", 60)
     os.kill(_engine_pids(torch_nb)[1], signal.SIGKILL)
-    torch_nb.wait(cell, 15)
+    torch_nb.wait(cell)
 
     assert cell.ename == "EngineDiedError"
     assert "rank 1" in cell.evalue
     torch_nb.check(INIT, timeout=60)
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
 
 
 def test_a_rank_that_dies_before_the_group_is_made_is_named(torch_nb: Notebook) -> None:
     cell = torch_nb.run(
         "%%spmd\nimport os\nif dist.is_initialized(): dist.destroy_process_group()\n"
         "if rank == 1: os._exit(5)\ndist.init_process_group()",
-        timeout=30,
     )
 
     assert cell.ename == "EngineDiedError"
     assert "rank 1" in cell.evalue
     assert "exited with code 5" in cell.evalue
     torch_nb.check(INIT, timeout=60)
-    assert "[1] sum 3.0" in torch_nb.check(SUM, timeout=15).text
+    assert "[1] sum 3.0" in torch_nb.check(SUM).text
 
 
 def _engine_pids(nb: Notebook) -> dict[int, int]:

@@ -60,12 +60,13 @@ def slurm_pool(
 def test_slurms_nodes_have_one_sampler_each_and_their_names_everywhere(slurm_pool: Pool) -> None:
     far = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1)]
 
-    snapshot = until(lambda s: len([g for g in s.gpus if g.host]) == 4, "the GPUs of both nodes")
+    def is_full(snapshot: Snapshot) -> bool:
+        states = [(host.name, host.state) for host in snapshot.other_hosts]
+        has_all = len([gpu for gpu in snapshot.gpus if gpu.host]) == 4
+        return has_all and states == [("node1", "ok"), ("node2", "ok")]
 
-    assert [(host.name, host.state) for host in snapshot.other_hosts] == [
-        ("node1", "ok"),
-        ("node2", "ok"),
-    ]
+    snapshot = until(is_full, "the GPUs of both nodes")
+
     assert [(g.host, g.index) for g in snapshot.gpus if g.host] == far
     assert snapshot.gpu(gpu_uuid(0), "node2").utilization_percent == 37
     assert {host: len(found) for host, found in samplers(slurm_pool).items()} == {
@@ -76,7 +77,7 @@ def test_slurms_nodes_have_one_sampler_each_and_their_names_everywhere(slurm_poo
     assert ranks == {(e.host, e.rank): e.pid for e in slurm_pool.engines}
     assert [(row.host, row.index) for row in mgpu.gpu_table() if row.host] == far
     gpus = gpus_source()
-    wait_until(lambda: len(gpus.state(100)["hosts"]) == 2, 15, "both nodes in a view")
+    wait_until(lambda: len(gpus.state(100)["hosts"]) == 2, 60, "both nodes in a view")
     labels = [shown["label"] for shown in gpus.state(100)["gpus"] if "node" in shown["label"]]
     assert labels == [f"GPU {index} on {host}" for host, index in far]
 
@@ -86,15 +87,18 @@ def test_a_node_that_stops_reporting_turns_stale_alone(slurm_pool: Pool) -> None
     until(lambda s: {h.state for h in s.other_hosts} == {"ok"}, "readings")
     (sampler,) = samplers(slurm_pool)["node2"]
 
+    def is_alone(snapshot: Snapshot) -> bool:
+        states = [snapshot.other_host(name).state for name in ("node1", "node2")]
+        return states == ["ok", "stale"]
+
     sampler.suspend()
     try:
-        stale = until(lambda s: s.other_host("node2").state == "stale", "a stale node")
+        stale = until(is_alone, "a stale node beside one that is read")
         command = [sys.executable, "-m", "jupyter_mgpu.cli", "gpus", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     finally:
         sampler.resume()
 
-    assert stale.other_host("node1").state == "ok"
     assert {g.state for g in stale.gpus if g.host == "node2"} == {"stale"}
     shown = json.loads(done.stdout)
     assert {host["name"]: host["state"] for host in shown["other_hosts"]} == {
@@ -138,7 +142,7 @@ def test_hosts_of_mpirun_are_read_and_turn_stale_when_they_are_cut_off(
         assert {h: len(found) for h, found in samplers(pool).items()} == {"hosta": 1, "hostb": 1}
         ssh_hosts.b.cut()
         try:
-            stale = until(lambda s: s.other_host("hostb").state == "stale", "a stale host", 8)
+            stale = until(lambda s: s.other_host("hostb").state == "stale", "a stale host")
         finally:
             ssh_hosts.b.mend()
         assert stale.other_host("hosta").state == "ok"

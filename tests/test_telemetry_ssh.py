@@ -9,6 +9,7 @@ from ssh_hosts import Host, Hosts
 
 import jupyter_mgpu as mgpu
 from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOptions
+from jupyter_mgpu.monitor import Snapshot
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_until
 
@@ -35,8 +36,17 @@ def pool(ssh_hosts: Hosts, gpu_machine: Callable[[str], GpuMachine]) -> Iterator
     opened.shutdown(wait_for_tasks=False)
 
 
+def are_read(snapshot: Snapshot) -> bool:
+    """Tell whether both hosts are read, and their GPUs."""
+    return (
+        [host.state for host in snapshot.other_hosts]
+        == ["ok"] * 2
+        == [gpu.state for gpu in snapshot.gpus]
+    )
+
+
 def test_gpus_of_all_hosts_have_their_names_and_values(pool: Pool) -> None:
-    snapshot = until(lambda s: len(s.gpus) == 2, "the GPUs of both hosts")
+    snapshot = until(are_read, "the GPUs of both hosts")
 
     assert [(host.name, host.state) for host in snapshot.other_hosts] == [
         ("hosta", "ok"),
@@ -55,16 +65,16 @@ def test_gpus_of_all_hosts_have_their_names_and_values(pool: Pool) -> None:
 
 
 def test_a_host_whose_link_is_cut_turns_stale_and_comes_back(pool: Pool, ssh_hosts: Hosts) -> None:
-    until(lambda s: len(s.gpus) == 2, "the GPUs of both hosts")
+    until(are_read, "the GPUs of both hosts")
 
     ssh_hosts.b.cut()
     try:
-        stale = until(lambda s: s.gpu(gpu_uuid(0), "hostb").state == "stale", "a stale GPU", 8)
+        stale = until(lambda s: s.gpu(gpu_uuid(0), "hostb").state == "stale", "a stale GPU")
     finally:
         ssh_hosts.b.mend()
 
     assert stale.other_host("hosta").state == "ok"
-    assert 3 <= stale.other_host("hostb").age_s < 5
+    assert stale.other_host("hostb").age_s >= 3
     assert stale.gpu(gpu_uuid(0), "hostb").utilization_percent == 22
     assert stale.gpu(gpu_uuid(0), "hosta").state == "ok"
     until(lambda s: s.gpu(gpu_uuid(0), "hostb").state == "ok", "new readings")
@@ -74,11 +84,11 @@ def test_a_host_whose_link_is_cut_turns_stale_and_comes_back(pool: Pool, ssh_hos
 def test_a_host_whose_engines_are_dead_is_lost_until_there_is_one_again(
     pool: Pool, ssh_hosts: Hosts
 ) -> None:
-    until(lambda s: len(s.gpus) == 2, "the GPUs of both hosts")
+    until(are_read, "the GPUs of both hosts")
 
     ssh_hosts.b.cut()
     try:
-        lost = until(lambda s: s.other_host("hostb").state == "lost", "a lost host", 20)
+        lost = until(lambda s: s.other_host("hostb").state == "lost", "a lost host")
     finally:
         ssh_hosts.b.mend()
 

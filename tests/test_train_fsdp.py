@@ -162,6 +162,7 @@ def test_lower_precision_is_that_of_ddp(trio: Pool, precision: str) -> None:
     assert difference(found, fit(mlp().float(), data, trio, **options)) < 1e-4
 
 
+@pytest.mark.timeout(300)  # the compiler runs on each rank
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_a_compiled_network_is_that_of_one_device(trio: Pool) -> None:
     found = fit_fsdp(mlp(), samples(), trio, compile=True, worker_load=2, max_epochs=1)
@@ -417,7 +418,7 @@ def test_a_wish_ends_all_ranks_at_one_step(trio: Pool) -> None:
 
     future.request_stop()
 
-    net, history = future.result(30)
+    net, history = future.result(60)
     assert history.stopped == "stopped when asked to"
     wanted = fit(
         mlp(), samples(), max_epochs=ENDLESS, learning_rate=0.001, callbacks=[last(history)]
