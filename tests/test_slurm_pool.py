@@ -32,8 +32,8 @@ from notebooks import Notebook, is_alive, wait_for_file, wait_until
 
 pytestmark = pytest.mark.slurm
 
-NAMED_S = 15
-"""So soon after the end of a job its tasks have an error with the cause."""
+NAMED_S = 30
+"""So soon after the end of a job its tasks have an error with the cause; Slurm has most of it."""
 GONE_S = 15
 """So soon after the end of a pool or its kernel the queue is empty."""
 
@@ -172,6 +172,7 @@ def processes_on(node: str) -> list[int]:
     return list(found)
 
 
+@pytest.mark.timeout(300)
 def test_a_node_that_is_gone_is_named_and_another_job_takes_its_place(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
