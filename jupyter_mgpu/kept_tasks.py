@@ -20,15 +20,21 @@ def waiting(looks: Iterable[Look]) -> list[dict[str, Any]]:
         looks: The pools that list their own.
     """
     listed = {
-        (look.pool.name, task["id"], task["created"])
+        (look.pool.name, task["id"], _created(task))
         for look in looks
-        for task in (look.answer["ended"] if look.answer else ())
+        if look.answer
+        for task in [*look.answer["tasks"], *look.answer["ended"]]
     }
     return [
-        {**journal.told(record), "pool": record["pool"], "pool_id": None}
-        for record in journal.read_kept(MOST_WAITING)
-        if (record["pool"], record["id"], record["created"]) not in listed
+        {**task, "pool_id": None}
+        for task in journal.read_kept(MOST_WAITING)
+        if (task["pool"], task["id"], _created(task)) not in listed
     ]
+
+
+def _created(task: Mapping[str, Any]) -> str | None:
+    """Tell tasks of one id apart, by when they were made; the key of a loop is of one alone."""
+    return task["created"] if loop_of(task) is None else None
 
 
 def rows(here: Collection[str]) -> list[dict[str, Any]]:

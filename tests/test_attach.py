@@ -363,8 +363,24 @@ assert mgpu.tasks.load("loop") is loop
     with killed_kernel(code), kernel() as nb, kernel() as other:
         wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         assert "`%parpool --attach night`" in other.run("mgpu.tasks.load('loop')").evalue
+        printed = "\n".join(f"runs {index}" for index in range(10))
+        assert (
+            f"'loop' running in the kept pool 'night'>\n{printed}"
+            in other.check("%tasks loop").text
+        )
+        # It is one task to all who look, with the share of its items that have a result.
+        (look,) = control.look_at([control.named("night")])
+        told = [(task["name"], task["kind"], task["progress"]) for task in look.answer["tasks"]]
+        assert (told, look.answer["ended"]) == ([("loop", "task", 0.25)], [])
+        rows = """[
+            (row["name"], row["state"], row["rank"], row["progress"])
+            for row in mgpu.tasks.table() if row["name"].startswith("loop")
+        ]"""
+        assert other.value(rows) == [("loop", "running", None, 0.25)]
         attach(nb)
+        assert nb.value(rows) == [("loop", "running", None, 0.25)]
         nb.check("loop = mgpu.tasks.load('loop')")
+        assert len(nb.value(rows)) == 1
         assert nb.value("str(loop.state)") in ("queued", "running")
         assert nb.value("sorted(loop.results)") == list(range(10))
         go.touch()
@@ -374,6 +390,8 @@ assert mgpu.tasks.load("loop") is loop
         ]
         assert "runs 9" in nb.check("%tasks loop").text
         nb.check("%parpool detach")
+        assert ("loop", "finished", None, 1.0) in other.value(rows)
+        assert not [row for row in other.value(rows) if "[" in row[0]]
         # All of it waits on disk as well.
         sums = other.value(
             "[v if type(v) is int else int(v.sum()) for v in mgpu.tasks.load('loop').result()]"

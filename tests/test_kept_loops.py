@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jupyter_mgpu import kept_loops, tasks
-from jupyter_mgpu.futures import CancelledError, TaskFuture
+from jupyter_mgpu.cli.shown import tasks as cli_tasks
+from jupyter_mgpu.futures import CancelledError, TaskFuture, wait
 from jupyter_mgpu.on_engine.loop_parts import run_part, wrap
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_for_file, wait_until
@@ -120,3 +121,22 @@ def test_a_task_that_is_newer_than_a_loop_of_its_name_is_loaded(pool: Pool) -> N
     assert pool.submit_task(abs, (-3,), name="scan").result(20) == 3
 
     assert tasks.load("scan").result(20) == 3
+
+
+def test_a_loop_that_has_ended_is_one_task_for_the_command_line(pool: Pool) -> None:
+    def quotient(index: int) -> int:
+        print("item", index)
+        return 1 // index
+
+    parts = [submit(pool, quotient, first, [first], 3) for first in (2, 1, 0)]
+    wait(parts)
+    pool.owner.flush_journal()
+
+    shown = cli_tasks("scan").value
+
+    assert shown["state"] == "failed"
+    assert shown["diary"] == "item 0\nitem 1\nitem 2\n"
+    assert shown["error"].startswith("ZeroDivisionError")
+    rows = [row for row in pool.task_rows() if row["name"].startswith("scan")]
+    assert [(row["state"], row["progress"]) for row in rows[:1]] == [("failed", 2 / 3)]
+    assert not [row for row in rows if "[" in row["name"]]

@@ -9,7 +9,7 @@ from jupyter_mgpu.diagnosis import doctor as check_everything
 from jupyter_mgpu.errors import MgpuError
 from jupyter_mgpu.monitor import take_snapshot
 from jupyter_mgpu.output.table import format_bytes, text_table
-from jupyter_mgpu.owner import journal
+from jupyter_mgpu.owner import journal, told_loops
 from jupyter_mgpu.snapshots import table_with, wait_for_hosts
 
 STOP_S = 10.0
@@ -100,12 +100,20 @@ def _diary(looks: list[Look], name: str) -> Outcome:
         for task in look.answer["tasks"] if look.answer else ():
             if task["name"] == name and task["kind"] == "task":
                 return _printed(task, control.read_diary(look.pool, task["id"]))
-    newest: dict[str, Any] | None = None
+    newest: list[dict[str, Any]] = []  # a task, or the parts of a loop
     for record, _, _ in journal.read_all():
-        newest = record if record["name"] == name else newest
-    if newest is None:
+        if record["name"] == name:
+            newest = [record]
+        elif kept_tasks.loop_of(record) == name:
+            is_same = newest and told_loops.loop_of(newest[0]) == told_loops.loop_of(record)
+            newest = [*newest, record] if is_same else [record]
+    if not newest:
         raise MgpuError(f"No task {name!r} runs or is on disk. `jupyter mgpu tasks` lists them.")
-    return _printed(newest, newest["diary"], journal.first_line(newest))
+    if newest[0]["name"] == name:
+        return _printed(newest[0], newest[0]["diary"], journal.first_line(newest[0]))
+    (loop,) = told_loops.fold(map(journal.told, newest))
+    newest.sort(key=lambda part: part["part"]["first"])
+    return _printed(loop, "".join(part["diary"] for part in newest), loop["error"])
 
 
 def _printed(task: dict[str, Any], diary: str, error: str | None = None) -> Outcome:

@@ -18,6 +18,7 @@ class EndedTask:
         metrics: Of many reports, some that are spread over all of them, and the last one.
         diary: The end of what it printed.
         error: The first line of what it raised, if it failed.
+        part: Which part of which loop it is, if it is one.
     """
 
     id: str
@@ -32,6 +33,7 @@ class EndedTask:
     last_metrics: Mapping[str, Any]
     diary: str
     error: str | None
+    part: Mapping[str, Any] | None
 
 
 def ended_task(future: TaskFuture) -> EndedTask:
@@ -50,6 +52,7 @@ def ended_task(future: TaskFuture) -> EndedTask:
         future.last_metrics,
         future.diary[-DIARY_CHARS:],
         first_line(future.exception()) if state is TaskState.FAILED else None,
+        future.part,
     )
 
 
@@ -70,6 +73,7 @@ def told_task(record: Mapping[str, Any]) -> EndedTask:
         record["last_metrics"],
         record["diary"],
         f"{failure['ename']}: {failure['evalue']}" if failure else record["message"],
+        record["part"],
     )
 
 

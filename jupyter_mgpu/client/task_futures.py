@@ -14,6 +14,7 @@ from jupyter_mgpu.futures import TaskFuture, settle
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
 from jupyter_mgpu.output import failures, publisher
 from jupyter_mgpu.output.task_display import TaskDisplay
+from jupyter_mgpu.owner import told_loops
 from jupyter_mgpu.owner.pool_owner import PoolOwner
 from jupyter_mgpu.wire import Frame, Header
 
@@ -84,9 +85,14 @@ class TaskFutures:
         return [future.id for future in self.all() if future._control is self]  # noqa: SLF001 - the future's own side of the pool
 
     def rows(self) -> list[dict[str, Any]]:
-        """Describe the tasks: running, queued, and the last that ended."""
+        """Describe the tasks: running, queued, and the last that ended; a loop is one of them."""
         tasks: list[TaskFuture | EndedTask] = [*self.all(), *reversed(self._ended)]
-        return [_row(task) for task in tasks]
+        told = [_told(task) for task in tasks]
+        known = {task["id"] for task in told}  # the future of a loop tells more than its parts
+        return [
+            _row(task)
+            for task in told_loops.fold(t for t in told if told_loops.loop_of(t) not in known)
+        ]
 
     def ended(self) -> list[EndedTask]:
         """Return what is kept of the last tasks that have ended, oldest first."""
@@ -225,13 +231,18 @@ def _settle_undone(future: TaskFuture, header: Header) -> None:
         settle(future, error=MgpuError(message))
 
 
-def _row(task: TaskFuture | EndedTask) -> dict[str, Any]:
-    begun, ended = task.started, task.finished or datetime.now(UTC)
+def _told(task: TaskFuture | EndedTask) -> dict[str, Any]:
+    names = ("id", "name", "rank", "created", "started", "finished", "progress", "last_metrics")
+    return {name: getattr(task, name) for name in (*names, "part")} | {"state": str(task.state)}
+
+
+def _row(task: Mapping[str, Any]) -> dict[str, Any]:
+    begun, ended = task["started"], task["finished"] or datetime.now(UTC)
     return {
-        "name": task.name,
-        "state": str(task.state),
-        "rank": task.rank,
+        "name": task["name"],
+        "state": task["state"],
+        "rank": task["rank"],
         "seconds": round((ended - begun).total_seconds(), 1) if begun else None,
-        "progress": task.progress,
-        "metrics": task.last_metrics,
+        "progress": task["progress"],
+        "metrics": task["last_metrics"],
     }

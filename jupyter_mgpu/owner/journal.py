@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu.output.diary import Diary
+from jupyter_mgpu.owner import told_loops
 from jupyter_mgpu.owner.queue import Task
 from jupyter_mgpu.owner.spool import SUFFIX, Spool
 from jupyter_mgpu.wire import Frame, Header
@@ -50,6 +51,7 @@ _TOLD = [
     "progress",
     "last_metrics",
     "result_bytes",
+    "part",
 ]
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"MGT1"
@@ -85,7 +87,7 @@ class Journal:
         keeps_large: Whether results wait here for another kernel, also large ones.
 
     Attributes:
-        recent: What is told of the tasks that ended last, newest first.
+        recent: What is told of the tasks that ended last, newest first; a loop is one of them.
         ended_whole: For a kernel that attaches later: the last records, oldest first, with the
             end of each diary and some of the metrics.
     """
@@ -183,7 +185,14 @@ class Journal:
     def _remember(self, record: dict[str, Any]) -> None:
         short = {"diary": record["diary"][-DIARY_CHARS:], "metrics": spread(record["metrics"])}
         self.ended_whole.append({**record, **short})
-        self.recent.appendleft(told(record))
+        entry = told(record)
+        if (key := told_loops.loop_of(entry)) is not None:
+            entry = told_loops.as_loop(entry)
+            earlier = next((task for task in self.recent if task["id"] == key), None)
+            if earlier is not None:
+                self.recent.remove(earlier)
+                entry = told_loops.join(entry, earlier)
+        self.recent.appendleft(entry)
 
     def describe(self, task: Task) -> dict[str, Any]:
         """Return what a task's record starts with, also while it is queued or running."""
@@ -309,9 +318,22 @@ def _segments(pattern: str = "*.tasks") -> list[tuple[int, Path]]:
 
 
 def read_kept(most: int) -> list[dict[str, Any]]:
-    """Return the records of the last tasks of kept pools, newest first."""
-    found = (record for record, _, _ in read_all(f"*-{_KEPT}*.tasks") if record.get("is_kept"))
-    return list(deque(found, maxlen=most))[::-1]
+    """Return what is told of the last tasks of kept pools, newest first; a loop is one of them."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for record, _, _ in read_all(f"*-{_KEPT}*.tasks"):
+        if not record.get("is_kept"):
+            continue
+        entry = {**told(record), "pool": record["pool"]}
+        loop = told_loops.loop_of(entry)
+        key = (entry["pool"], loop or entry["id"], "" if loop else entry["created"])
+        if loop is not None:
+            entry = told_loops.as_loop(entry)
+            earlier = found.pop(key, None)
+            entry = entry if earlier is None else told_loops.join(entry, earlier)
+        found[key] = entry
+        if len(found) > most:
+            del found[next(iter(found))]
+    return list(found.values())[::-1]
 
 
 def read_all(pattern: str = "*.tasks") -> Iterator[tuple[dict[str, Any], Path, int]]:

@@ -1,9 +1,10 @@
 """What a pool's owner tells and does for those outside its kernel: the server, the command line."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jupyter_mgpu.errors import OwnerError
+from jupyter_mgpu.owner import told_loops
 from jupyter_mgpu.owner.journal import Journal
 from jupyter_mgpu.owner.queue import Task
 
@@ -13,7 +14,7 @@ KINDS = {"cell": "cell", "chunk": "loop"}
 
 
 def describe_tasks(tasks: Iterable[Task], journal: Journal) -> dict[str, Any]:
-    """Describe what runs, waits and has ended lately; the chunks of a loop are one entry.
+    """Describe what runs, waits and has ended lately; chunks or parts of a loop are one entry.
 
     Returns:
         `tasks`, running ones first, `ended`, newest first, and `hidden`, how many wait that are
@@ -23,7 +24,7 @@ def describe_tasks(tasks: Iterable[Task], journal: Journal) -> dict[str, Any]:
     running: list[Task] = []
     queued: list[Task] = []
     for task in tasks:
-        if (loop := task.header.get("loop")) is not None:
+        if (loop := _loop_of(task)) is not None:
             loops.setdefault(loop, []).append(task)
         else:
             (running if task.state == "running" else queued).append(task)
@@ -33,7 +34,7 @@ def describe_tasks(tasks: Iterable[Task], journal: Journal) -> dict[str, Any]:
             *(_describe_loop(key, chunks, journal) for key, chunks in loops.items()),
             *(_describe(task, journal) for task in listed),
         ],
-        "ended": list(journal.recent),
+        "ended": [task for task in journal.recent if task["id"] not in loops],
         "hidden": len(running) + len(queued) - len(listed),
     }
 
@@ -43,15 +44,18 @@ def _describe(task: Task, journal: Journal) -> dict[str, Any]:
 
 
 def _describe_loop(key: str, chunks: list[Task], journal: Journal) -> dict[str, Any]:
-    first = min(chunks, key=lambda chunk: chunk.since_s)
-    is_running = any(chunk.state == "running" for chunk in chunks)
-    return {
-        **_describe(first, journal),
-        "id": key,
-        "state": "running" if is_running else "queued",
-        "rank": None,
-        "progress": None,
-    }
+    first = min(chunks, key=lambda chunk: (chunk.state != "running", chunk.since_s))
+    told = _describe(first, journal)
+    if told["part"] is None:
+        return {**told, "id": key, "rank": None, "progress": None}
+    told = told_loops.as_loop(told)
+    ended = next((task for task in journal.recent if task["id"] == key), None)
+    return told if ended is None else told_loops.join(told, ended)
+
+
+def _loop_of(task: Task) -> str | None:
+    """Return the key of the loop that a task is a chunk or a part of."""
+    return task.header.get("loop") or told_loops.loop_of(task.header)
 
 
 def kind_of(task: Task) -> str:
@@ -60,14 +64,14 @@ def kind_of(task: Task) -> str:
 
 
 def ids_of(tasks: dict[str, Task], task_id: str) -> list[str]:
-    """Return the id of a task, or those of the chunks of a loop.
+    """Return the id of a task, or those of the chunks or parts of a loop.
 
     Raises:
         OwnerError: If there is none that is queued or runs.
     """
     if task_id in tasks:
         return [task_id]
-    chunks = [task.id for task in list(tasks.values()) if task.header.get("loop") == task_id]
+    chunks = [task.id for task in list(tasks.values()) if _loop_of(task) == task_id]
     if not chunks:
         raise OwnerError(f"No task {task_id!r} is queued or running; it may have ended.")
     return chunks
@@ -84,11 +88,31 @@ def on_each(tasks: dict[str, Task], act: Callable[..., Any]) -> Callable[..., No
 
 
 def refuse_loop(tasks: dict[str, Task], act: Callable[..., Any]) -> Callable[..., None]:
-    """Make an operation on a task one that refuses loops and unknown ids."""
+    """Make an operation on a task one that refuses loops of a kernel, and unknown ids."""
 
     def operation(task: str, **options: Any) -> None:
-        if ids_of(tasks, task) != [task]:
+        ids = ids_of(tasks, task)
+        if any(tasks[each].header.get("loop") is not None for each in ids):
             raise OwnerError("A loop cannot be asked to stop from outside. Cancel it.")
-        act(task, **options)
+        for each in ids:
+            act(each, **options)
 
     return operation
+
+
+def diary_of(tasks: dict[str, Task], journal: Journal, task_id: str) -> str:
+    """Return what a task has printed so far, or all parts of a loop, in its order."""
+    found = [
+        (_place(tasks[each].header), journal.diary(tasks[each])) for each in ids_of(tasks, task_id)
+    ]
+    found += [
+        (_place(record), record["diary"])
+        for record in journal.ended_whole
+        if told_loops.loop_of(record) == task_id
+    ]
+    return "".join(text for _, text in sorted(found))
+
+
+def _place(told: Mapping[str, Any]) -> int:
+    first: int = (told.get("part") or {}).get("first", 0)
+    return first

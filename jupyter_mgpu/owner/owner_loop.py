@@ -426,8 +426,7 @@ class OwnerLoop:
         records.write(self.record_path, record)
 
     def _diary(self, task: str, size: int = 65536) -> str:
-        outside.ids_of(self.scheduler.tasks, task)
-        return self.journal.diary(self.scheduler.tasks[task])[-size:]
+        return outside.diary_of(self.scheduler.tasks, self.journal, task)[-size:]
 
     def _operations(self) -> dict[str, endpoint.Operation]:
         return {
