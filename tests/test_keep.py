@@ -53,6 +53,9 @@ def test_tasks_of_a_killed_kernel_run_on_and_come_back() -> None:
 def test_a_kept_pool_is_stopped_from_its_kernel_and_nothing_stays() -> None:
     with ended_later("night"), kernel() as nb:
         nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
+        nb.check("%parpool 1:2 --name night")
+        cell = nb.run("%parpool 3 --name night")
+        assert "'night' keeps its own: it has 2 engines" in cell.evalue
         nb.check("pool.client  # with a controller")
         nb.check(TASKS)
         traces = traces_of("night")

@@ -25,10 +25,15 @@ from jupyter_mgpu.wire import Frame, Header
 
 ANSWER_S = 30.0
 STATUS_S = 2.0
-FIXED_SIZE = (
-    "Another size or other GPUs were asked for, but a kept pool keeps its own. `%parpool stop` "
-    "ends it, or add --restart: its tasks and variables are lost then."
-)
+
+
+def fixed_size(name: str, size: int) -> SelectionError:
+    """Make the error of a request that would change a kept pool."""
+    return SelectionError(
+        f"Another size or other GPUs were asked for, but the kept pool {name!r} keeps its own: it "
+        f"has {size} engines. `%parpool stop` ends it, or add --restart: its tasks and variables "
+        "are lost then."
+    )
 
 
 class KeptOwner:
@@ -205,11 +210,11 @@ class KeptOwner:
         on_turn: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> Future[None]:
         """Refuse: a kept pool keeps its size."""
-        raise SelectionError(FIXED_SIZE)
+        raise fixed_size(self.name, len(self.ranks))
 
     def shrink(self, size: int) -> Future[None]:  # noqa: ARG002 - as other owners
         """Refuse: a kept pool keeps its size."""
-        raise SelectionError(FIXED_SIZE)
+        raise fixed_size(self.name, len(self.ranks))
 
     def rpc(self, rank: int, name: str, /, **args: Any) -> Future[Any]:
         """Ask an engine something on its control channel, also while it is busy."""

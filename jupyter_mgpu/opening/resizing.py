@@ -7,7 +7,7 @@ from jupyter_mgpu import gpus as devices
 from jupyter_mgpu.engines import Rank
 from jupyter_mgpu.errors import SelectionError
 from jupyter_mgpu.gpus import Request
-from jupyter_mgpu.keeping.kept_owner import FIXED_SIZE
+from jupyter_mgpu.keeping.kept_owner import fixed_size
 from jupyter_mgpu.opening.engine_plans import claims_of, plan_engines
 from jupyter_mgpu.opening.far_pool import check, grow_far_pool
 from jupyter_mgpu.opening.new_pool import PoolOptions, choose, open_pool
@@ -33,7 +33,7 @@ def resize(pool: Pool, request: Request, options: PoolOptions) -> Pool:
     more = _more(pool, request)
     if not isinstance(pool.owner, Owner):
         if more is None or not more.smallest <= pool.size <= (more.largest or pool.size):
-            raise SelectionError(FIXED_SIZE)
+            raise fixed_size(pool.name, pool.size)
         return pool
     if more is None and is_far:
         raise SelectionError(
