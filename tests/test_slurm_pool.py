@@ -181,30 +181,37 @@ def test_a_node_that_is_gone_is_named_and_another_job_takes_its_place(
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
         spread = SlurmOptions(options=("--nodes=2", "--ntasks-per-node=1"))
         described = replace(clusters.find("slurm"), gpus="none", options=spread)
-        pool = mgpu.parpool(2, cluster=described, name="lossy")
-        job = job_of(pool)
-        there, lost = mgpu.parfeval_on_all(time.sleep, 600, pool=pool)
-        wait_until(lambda: lost.state == "running", 60)
-
-        for pid in processes_on("node2"):
-            os.kill(pid, signal.SIGKILL)
-
-        with pytest.raises(EngineDiedError) as silent:
-            lost.result(NAMED_S)
-        told = rf"rank 1 .*node2 has not been .*job {job} is running.* calls the node "
-        assert re.search(told, str(silent.value))
-        assert "scontrol show node node2" in str(silent.value)
-        assert there.state == "running"
-
         # As Slurm does by itself after its SlurmdTimeout, which is five minutes.
         down = ["scontrol", "update", "nodename=node2", "state=down", "reason=power"]
-        subprocess.run(down, check=True)
+        pool = mgpu.parpool(2, cluster=described, name="lossy")
+        try:
+            job = job_of(pool)
+            there, lost = mgpu.parfeval_on_all(time.sleep, 600, pool=pool)
+            wait_until(lambda: lost.state == "running", 60)
 
-        with pytest.raises(EngineDiedError, match=rf"Slurm's job {job} lost a node \(`sinfo -R`"):
-            there.result(NAMED_S)
-        wait_until(lambda: all(engine.state == "idle" for engine in pool.engines), 60, "new ones")
-        assert [engine.host for engine in pool.engines] == ["node1", "node1"]
-        pool.shutdown(wait_for_tasks=False)
+            for pid in processes_on("node2"):
+                os.kill(pid, signal.SIGKILL)
+
+            with pytest.raises(EngineDiedError) as silent:
+                lost.result(NAMED_S)
+            told = rf"rank 1 .*node2 has not been .*job {job} is running.* calls the node "
+            assert re.search(told, str(silent.value))
+            assert "scontrol show node node2" in str(silent.value)
+            assert there.state == "running"
+
+            subprocess.run(down, check=True)
+
+            with pytest.raises(
+                EngineDiedError, match=rf"Slurm's job {job} lost a node \(`sinfo -R`"
+            ):
+                there.result(NAMED_S)
+            wait_until(
+                lambda: all(engine.state == "idle" for engine in pool.engines), 60, "new ones"
+            )
+            assert [engine.host for engine in pool.engines] == ["node1", "node1"]
+        finally:
+            subprocess.run(down, check=True)  # else a test that fails leaves steps behind
+            pool.shutdown(wait_for_tasks=False)
         wait_until(lambda: not queue(), GONE_S, "an empty queue")
         (folder / "slurmd-node2.pid").unlink()
 
