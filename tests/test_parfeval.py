@@ -21,12 +21,12 @@ def test_a_function_finds_the_notebooks_modules_and_functions(nb: Notebook) -> N
     nb.check("import numpy as np\ndef ones():\n    return np.ones(2)")
     nb.check("def twice(): return 2 * ones()\ndef fact(n): return 1 if n < 2 else n * fact(n - 1)")
 
-    assert nb.value("mgpu.parfeval(ones).result(20).tolist()") == [1.0, 1.0]
-    assert nb.value("mgpu.parfeval(twice).result(20).tolist()") == [2.0, 2.0]
-    assert nb.value("mgpu.parfeval(fact, 5).result(20)") == 120
+    assert nb.value("mgpu.parfeval(ones).result(60).tolist()") == [1.0, 1.0]
+    assert nb.value("mgpu.parfeval(twice).result(60).tolist()") == [2.0, 2.0]
+    assert nb.value("mgpu.parfeval(fact, 5).result(60)") == 120
 
     nb.check("def ones(): return np.full(2, 7.0)")
-    assert nb.value("mgpu.parfeval(twice).result(20).tolist()") == [14.0, 14.0]
+    assert nb.value("mgpu.parfeval(twice).result(60).tolist()") == [14.0, 14.0]
 
 
 def test_queued_tasks_see_a_big_frame_as_it_was_when_they_took_it(
@@ -52,14 +52,14 @@ def test_queued_tasks_see_a_big_frame_as_it_was_when_they_took_it(
 
 
 def test_a_cell_goes_before_the_tasks_that_are_queued(nb: Notebook, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+    gate, later = tmp_path / "gate", tmp_path / "later"
     hold_both_ranks(nb, gate)
-    nb.check("trainings = [mgpu.parfeval(time.sleep, 0.3) for _ in range(20)]")
+    nb.check(f"trainings = [mgpu.parfeval(hold, {str(later)!r}) for _ in range(20)]")
     cell = nb.submit("%%spmd\nprint('my turn')")
     nb.wait_for_output(cell, "waiting for rank 0: 'hold-")
 
     gate.touch()
 
     assert "[1] my turn" in nb.wait(cell, 20).text
-    assert nb.value("sum(str(future.state) == 'queued' for future in trainings)") >= 16
+    assert nb.value("sum(str(future.state) == 'queued' for future in trainings)") >= 18
     nb.check("mgpu.cancel_all(trainings)")

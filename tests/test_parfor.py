@@ -283,7 +283,7 @@ def test_an_endless_loop_runs_until_it_is_cancelled(pool: Pool) -> None:
     results = future.results
     assert all(value == index * index for index, value in results.items())
     with pytest.raises(CancelledError):
-        future.result(10)
+        future.result(60)
 
 
 def test_an_iterable_that_raises_ends_the_loop_with_its_own_error(pool: Pool) -> None:
@@ -558,12 +558,12 @@ def test_the_generators_of_kernel_and_engines_go_on_as_if_no_loop_had_been(pool:
     parfor(draw, range(3), seed=0, workers=0)
     assert draw(0) == expected
 
-    pool.submit(reset).result(10)
+    pool.submit(reset).result(60)
     for rank in pool.ranks:
-        pool.submit_task(reset, rank=rank).result(10)
+        pool.submit_task(reset, rank=rank).result(60)
     parfor(draw, range(8), pool=pool, seed=0, chunk=1)
     for rank in pool.ranks:
-        assert pool.submit_task(draw, (0,), rank=rank).result(10) == expected
+        assert pool.submit_task(draw, (0,), rank=rank).result(60) == expected
 
 
 # --- futures -----------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_a_large_broadcast_is_told_with_its_size(nb: Notebook) -> None:
     silent = nb.check("%%parfor i in range(2)\nsums.append(small.sum())")
 
     assert "sends large (64 MB) to the engines, once per host" in told.text
-    assert silent.text.strip() == ""
+    assert "sends" not in silent.text  # a bar may be there where the machine is busy
     assert nb.value("[int(each) for each in sums]") == [8_000_010, 8_000_011, 10, 10]
 
 

@@ -182,7 +182,7 @@ def test_the_store_ends_with_its_owner(loop: asyncio.AbstractEventLoop) -> None:
     owner.kill()
     owner.wait()
 
-    wait_until(lambda: rendezvous.store_pid != store_pid, timeout=10)
+    wait_until(lambda: rendezvous.store_pid != store_pid, timeout=60)
     loop.call_soon_threadsafe(rendezvous.close)
 
 

@@ -58,7 +58,7 @@ def hanging_plan(pool: Pool, rank: int) -> EnginePlan:
 def test_until_its_new_engines_are_ready_a_pool_is_as_it_was() -> None:
     with mgpu.parpool(1, name="waits") as pool:
         growing = pool.owner.grow([hanging_plan(pool, 1)])
-        wait_until(lambda: pool.owner._core._room.is_growing, 10, "an engine on its way")
+        wait_until(lambda: pool.owner._core._room.is_growing, 60, "an engine on its way")
 
         assert (pool.size, len(pool.engines)) == (1, 1)
         assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["1"]
@@ -102,7 +102,7 @@ def test_a_pool_that_ends_while_it_grows_says_so() -> None:
     with mgpu.parpool(1, name="ends") as pool:
         thread = threading.Thread(target=grow, args=(pool,))
         thread.start()
-        wait_until(lambda: pool.owner._core._room.is_growing, 10, "an engine on its way")
+        wait_until(lambda: pool.owner._core._room.is_growing, 60, "an engine on its way")
 
     thread.join(20)
     assert "'ends'" in str(ended[0])
@@ -116,7 +116,7 @@ def test_an_engine_that_dies_while_it_waits_for_others_is_replaced_in_silence() 
         tell = core._listener
         core._listener = lambda header, frames: (events.append(header["op"]), tell(header, frames))
         pool.owner.grow([replace(plan, rank=1), hanging_plan(pool, 2)])
-        wait_until(lambda: 1 in core._room.known, 10, "an engine on its way")
+        wait_until(lambda: 1 in core._room.known, 60, "an engine on its way")
         joining = core._room.known[1]
         wait_until(lambda: joining.state is EngineState.IDLE, 20, "an engine that waits")
         os.kill(joining.process.pid, signal.SIGKILL)

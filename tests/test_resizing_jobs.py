@@ -21,7 +21,7 @@ from jupyter_mgpu.opening import scheduled_plan
 from notebooks import Notebook, is_alive, wait_until
 
 LOCAL = "ipyparallel.cluster.launcher.LocalEngineSetLauncher"
-GONE_S = 15
+GONE_S = 60
 
 
 def world() -> list[str]:

@@ -45,7 +45,7 @@ def _pool(folder: Path) -> Iterator[Pool]:
 
 @pytest.fixture
 def pool(_pool: Pool, folder: Path) -> Pool:
-    assert _pool.submit(os.listdir, str(folder)).result(20) == []
+    assert _pool.submit(os.listdir, str(folder)).result(60) == []
     return _pool
 
 
@@ -67,17 +67,17 @@ def test_a_function_of_a_module_beside_the_notebook_runs_there(pool: Pool, folde
     written(folder, "areas.py", "import shapes\ndef area(x): return shapes.square(x)\n")
     written(folder, "shapes.py", "def square(x): return x * x\n")
 
-    assert pool.submit(imported("areas").area, 3).result(20) == 9
+    assert pool.submit(imported("areas").area, 3).result(60) == 9
 
 
 def test_the_newest_version_runs(pool: Pool, folder: Path) -> None:
     written(folder, "user.py", "from used import value\ndef read(): return value()\n")
     written(folder, "used.py", "def value(): return 1\n")
     read = imported("user").read
-    assert pool.submit(read).result(20) == 1
+    assert pool.submit(read).result(60) == 1
 
     written(folder, "used.py", "def value(): return 2\n")
-    assert pool.submit(read).result(20) == 2
+    assert pool.submit(read).result(60) == 2
 
     written(folder, "used.py", "def value(): return 3\n")
     assert list(mgpu.spmd(read, pool=pool)) == [3]
@@ -94,7 +94,7 @@ def test_packages_and_their_modules_are_found(pool: Pool, folder: Path) -> None:
 
         return whole.one + bare.inner.leaf.two
 
-    assert pool.submit(add).result(20) == 3
+    assert pool.submit(add).result(60) == 3
 
 
 def test_what_there_is_nowhere_is_not_found(pool: Pool) -> None:
@@ -102,14 +102,14 @@ def test_what_there_is_nowhere_is_not_found(pool: Pool) -> None:
         import there_is_no_such_module  # noqa: F401
 
     with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
-        pool.submit(find).result(20)
+        pool.submit(find).result(60)
 
 
 def test_an_error_names_the_line_of_the_module(pool: Pool, folder: Path) -> None:
     written(folder, "faulty.py", "def fail():\n    raise ValueError('from beside')\n")
 
     with pytest.raises(ValueError, match="from beside") as raised:
-        pool.submit(imported("faulty").fail).result(20)
+        pool.submit(imported("faulty").fail).result(60)
 
     assert "faulty.py" in "".join(raised.value.__notes__)
 
@@ -128,7 +128,7 @@ def test_a_pool_over_ssh_finds_out_that_a_folder_is_not_shared(
     with mgpu.parpool(
         cluster=ClusterDescription("lab", "ssh", hosts=(host,), options=options), name="apart"
     ) as pool:
-        assert pool.submit(os.listdir, str(ssh_hosts.hidden)).result(20) == []
-        assert pool.submit(where).result(20) == "at home"
+        assert pool.submit(os.listdir, str(ssh_hosts.hidden)).result(60) == []
+        assert pool.submit(where).result(60) == "at home"
 
     assert "hosta does not see the notebook's folder" in capsys.readouterr().out
