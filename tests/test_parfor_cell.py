@@ -96,7 +96,7 @@ def test_a_stop_ends_the_loop_and_keeps_what_was_finished(nb: Notebook) -> None:
     nb.wait_for_output(cell, "of 10,000 items")
 
     nb.stop()
-    nb.wait(cell, 10)
+    nb.wait(cell)
 
     assert cell.ename == "KeyboardInterrupt"
     assert "of 10,000 items were finished" in cell.traceback
@@ -115,7 +115,7 @@ def test_a_stop_ends_a_loop_in_the_kernel_and_keeps_what_was_finished(nb: Notebo
     nb.wait_for_output(cell, "of 10,000 items")
 
     nb.stop()
-    nb.wait(cell, 10)
+    nb.wait(cell)
 
     assert cell.ename == "KeyboardInterrupt"
     assert nb.value("len(__import__('sys').last_value.results) >= 2")

@@ -363,7 +363,7 @@ def test_without_any_engine_a_task_ends_at_once_until_a_restart_succeeds(
             pool.submit(os.getpid).result(60)
         broken.unlink()
         pool.restart()
-        wait_until(lambda: pool.engines[0].state == "idle", 20, "a new engine")
+        wait_until(lambda: pool.engines[0].state == "idle", 60, "a new engine")
         assert pool.submit(os.getpid).result(60) == pool.engines[0].pid
 
 
@@ -505,7 +505,7 @@ def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
     os.kill(pool.engines[0].pid, signal.SIGKILL)
     wait_until(
         lambda: pool.engines[0].state == "idle" and pool.engines[0].starts > starts,
-        20,
+        60,
         "a new engine",
     )
     assert pool.submit_task(os.getpid, rank=0).result(60) == pool.engines[0].pid
@@ -522,7 +522,7 @@ def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) 
     pool.submit(time.sleep, 2).result(60)
     assert pool.is_open
 
-    wait_until(lambda: not pool.is_open, 15, "the end of the pool")
+    wait_until(lambda: not pool.is_open, 60, "the end of the pool")
 
     wait_until(lambda: not any(map(is_alive, pids)))
     said = capsys.readouterr().out

@@ -63,11 +63,11 @@ def test_a_stop_of_a_wait_shows_the_line_of_the_notebook_alone(nb: Notebook, tmp
     nb.check(WATCH.format(path=str(waits)))
     nb.check("import time\nwaiting = mgpu.parfeval(time.sleep, 60)")
     cell = nb.submit("watch()\nwaiting.result()")
-    wait_until(waits.exists, 20, "the wait")
+    wait_until(waits.exists, 60, "the wait")
 
     nb.stop()
 
-    nb.wait(cell, 20)
+    nb.wait(cell)
     assert cell.ename == "KeyboardInterrupt"
     assert "--> waiting.result()" in cell.traceback
     assert "threading.py" not in cell.traceback

@@ -74,7 +74,7 @@ def test_ipyparallels_client_forgets_engines_that_were_not_to_join_after_all() -
     with mgpu.parpool(1, name="forgets") as pool:
         client, plan = pool.client, pool.owner.engines[0].plan
         growing = pool.owner.grow([replace(plan, rank=1), hanging_plan(pool, 2)])
-        wait_until(lambda: client.ids == [0, 1], 20, "an engine that waits for another one")
+        wait_until(lambda: client.ids == [0, 1], 60, "an engine that waits for another one")
 
         growing.cancel()
 
@@ -118,7 +118,7 @@ def test_an_engine_that_dies_while_it_waits_for_others_is_replaced_in_silence() 
         pool.owner.grow([replace(plan, rank=1), hanging_plan(pool, 2)])
         wait_until(lambda: 1 in core._room.known, 60, "an engine on its way")
         joining = core._room.known[1]
-        wait_until(lambda: joining.state is EngineState.IDLE, 20, "an engine that waits")
+        wait_until(lambda: joining.state is EngineState.IDLE, 60, "an engine that waits")
         os.kill(joining.process.pid, signal.SIGKILL)
         wait_until(lambda: joining.starts == 1 and joining.state is EngineState.IDLE, 20)
 

@@ -92,7 +92,7 @@ def test_a_job_that_waits_is_taken_out_of_the_queue_by_stop_and_the_pool_is_as_i
     nb.wait_for_output(cell, "waits in the partition gpu: ", 30)
     assert len(queue()) == 3
     nb.stop()
-    nb.wait(cell, 20)
+    nb.wait(cell)
 
     assert cell.ename == "KeyboardInterrupt"
     wait_until(lambda: len(queue()) == 1, GONE_S, "only the pool's first job")

@@ -52,7 +52,7 @@ def lab(ssh_hosts: Hosts, machines: dict[str, GpuMachine]) -> Iterator[Pool]:
     pool = mgpu.parpool(1, cluster=describe(ssh_hosts, *chosen), name="lab")
     yield pool
     pool.shutdown(wait_for_tasks=False)
-    wait_until(lambda: not any(map(leased, machines.values())), 20, "the end of all leases")
+    wait_until(lambda: not any(map(leased, machines.values())), 60, "the end of all leases")
 
 
 def world() -> list[str]:
@@ -87,7 +87,7 @@ def test_it_grows_onto_free_gpus_of_its_hosts_and_gives_them_back(
 
     assert mgpu.parpool(2, name="lab") is lab
 
-    wait_until(lambda: not leased(machines["hostb"]), 20, "the end of two leases")
+    wait_until(lambda: not leased(machines["hostb"]), 60, "the end of two leases")
     assert list(mgpu.spmd(world)) == [["0", "2", "2", "0", "0"], ["1", "2", "2", "0", "1"]]
 
     mgpu.parpool(3, name="lab")  # rank 2 is another one than before
