@@ -29,6 +29,7 @@ from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.rendezvous import Rendezvous
 from jupyter_mgpu.start import current_pool, parpool, pool_named
+from jupyter_mgpu.transport import cluster
 from notebooks import Notebook, is_alive, wait_for_file, wait_until
 
 
@@ -492,6 +493,28 @@ def test_a_pool_starts_no_controller_before_somebody_wants_its_client() -> None:
         assert lean.owner.cluster.controller_pid is not None
         client.wait_for_engines(1, timeout=60, interactive=False)
         busy.result(60)  # it has ended, but this is told on another connection
+
+
+def test_the_controllers_ports_are_none_that_connections_get(pool: Pool) -> None:
+    config = pool.client._config
+    channels = ("registration", "control", "mux", "task", "iopub", "notification", "broadcast")
+    ports = {int(config[channel].rpartition(":")[2]) for channel in channels}
+    range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest, highest = map(int, range_file.read_text().split())
+
+    assert len(ports) == len(channels)
+    assert not ports & set(range(lowest, highest + 1))
+
+
+def test_a_controller_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, parpool(1, name="taken") as pool:
+        port = f"--IPController.engine_ports={taken.getsockname()[1]}"
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster, "CONTROLLER_ARGS", [*cluster.CONTROLLER_ARGS, port])
+            with pytest.raises(PoolStartError, match=r"controller ended.*Address already in use"):
+                _ = pool.client
+
+        assert pool.client.ids == [0]
 
 
 def test_the_controllers_death_harms_no_task(pool: Pool) -> None:

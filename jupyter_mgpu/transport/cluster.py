@@ -118,7 +118,10 @@ class PoolCluster:
                     controller_cmd=_python("jupyter_mgpu.transport.controller_app"),
                     environment=self._environment(),
                 )
-            await self._cluster.controller.get_connection_info()  # waits for its files
+            try:
+                await self._cluster.controller.get_connection_info()  # waits for its files
+            except RuntimeError as error:
+                raise PoolStartError(self._why_no_controller()) from error
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -229,11 +232,33 @@ class PoolCluster:
         """
         async with self._connecting:
             if self._client is None:
-                self._client = await self._cluster.connect_client()
+                self._client = await self._connect()
         joined = self._client.wait_for_engines(num_engines, block=False, interactive=False)
         with contextlib.suppress(TimeoutError):  # it began a task, and joins when that has ended
             await asyncio.wait_for(asyncio.wrap_future(joined), JOIN_S)
         return self._client
+
+    async def _connect(self) -> Any:
+        """Make the client in a thread, as it waits for the controller's first answer."""
+        import ipyparallel as ipp
+
+        info = await self._cluster.controller.get_connection_info()
+        making = asyncio.ensure_future(
+            asyncio.to_thread(ipp.Client, info["client"], cluster=self._cluster)
+        )
+        while not (await asyncio.wait({making}, timeout=0.1))[0]:
+            if self.controller_pid is None:
+                making.cancel()
+                raise PoolStartError(self._why_no_controller())
+        return making.result()
+
+    def _why_no_controller(self) -> str:
+        said: str = self._cluster.controller.get_output()
+        last = said.rstrip().rpartition("\n")[2] or "It printed nothing"
+        return (
+            f"ipyparallel's controller ended at its start. {last}. Ask again for pool.client to "
+            "start another one; %%spmd and parfeval need none."
+        )
 
     async def stop(self) -> None:
         """End the controller; engines are ended by who started them."""
