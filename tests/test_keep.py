@@ -24,7 +24,10 @@ from jupyter_mgpu.owner.plans import PoolPlan
 from jupyter_mgpu.rendezvous import Rendezvous
 from notebooks import is_alive, notebook, wait_until
 
-TASKS = """
+
+def tasks_of(num_steps: int) -> str:
+    """Start four tasks on two engines, each of so many steps, and see the first two at work."""
+    return f"""
 def work(n, seconds=0.2):
     for i in range(n):
         print("step", i)
@@ -32,14 +35,18 @@ def work(n, seconds=0.2):
         time.sleep(seconds)
     return list(range(n))
 
-tasks = [mgpu.parfeval(work, 10, name=f"work-{i}") for i in range(4)]
+tasks = [mgpu.parfeval(work, {num_steps}, name=f"work-{{i}}") for i in range(4)]
 while not all(task.diary for task in tasks[:2]):
     time.sleep(0.02)
 """
 
 
+LASTING_TASKS = tasks_of(3000)
+"""Ten minutes each: they end only when somebody ends them."""
+
+
 def test_tasks_of_a_killed_kernel_run_on_and_come_back() -> None:
-    with killed_kernel(TASKS), kernel() as nb:
+    with killed_kernel(tasks_of(10)), kernel() as nb:
         cell = nb.check("%parpool --attach night")
         assert "Attached to the pool 'night': 2 engines" in cell.text
         nb.check("found = [mgpu.tasks.load(f'work-{i}') for i in range(4)]")
@@ -57,18 +64,19 @@ def test_a_kept_pool_is_stopped_from_its_kernel_and_nothing_stays() -> None:
         cell = nb.run("%parpool 3 --name night")
         assert "'night' keeps its own: it has 2 engines" in cell.evalue
         nb.check("pool.client  # with a controller")
-        nb.check(TASKS)
+        nb.check(LASTING_TASKS)
         traces = traces_of("night")
         assert len(traces.pids) >= 1 + 2 + 1  # keeper, engines, controller
         assert "4 tasks were cancelled" in nb.check("%parpool stop").text
         traces.wait_until_gone()
-        assert nb.value("[str(task.state) for task in tasks]") == ["cancelled"] * 4
+        states = "[str(task.state) for task in tasks]"  # told in another thread
+        wait_until(lambda: nb.value(states) == ["cancelled"] * 4)
 
 
 def test_a_kept_pool_is_stopped_while_no_kernel_has_it() -> None:
-    with killed_kernel(TASKS):
+    with killed_kernel(LASTING_TASKS):
         traces = traces_of("night")
-        wait_until(lambda: record_of("night")["attached_pid"] is None, 10, "the detaching")
+        wait_until(lambda: record_of("night")["attached_pid"] is None, 60, "the detaching")
         (look,) = control.look_at([control.named("night")])
         assert look.words == "2 of 2 engines busy; kept, no kernel"
         assert "was stopped" in control.stop(control.named("night")).words
@@ -78,10 +86,10 @@ def test_a_kept_pool_is_stopped_while_no_kernel_has_it() -> None:
 def test_a_killed_keeper_takes_its_engines_along_and_is_told() -> None:
     with ended_later("night"), kernel() as nb:
         nb.check("%parpool 2 --keep --name night\npool = mgpu.current_pool()")
-        nb.check(TASKS)
+        nb.check(LASTING_TASKS)
         traces = traces_of("night")
         os.kill(traces.pids[0], signal.SIGKILL)
-        cell = nb.run("tasks[3].result(20)")
+        cell = nb.run("tasks[3].result(60)")
         assert cell.ename == "MgpuError"
         assert "the keeper of the pool 'night'" in cell.evalue
         assert "SIGKILL" in cell.evalue
@@ -179,7 +187,7 @@ def test_a_keeper_that_cannot_begin_says_why_and_ends(tmp_path: Path) -> None:
         cell = nb.run("%parpool 1 --keep --name night")
         assert "FileExistsError" in cell.evalue
         keepers = [child.pid for child in psutil.Process(nb.pid).children()]
-        wait_until(lambda: not any(map(is_alive, keepers)), 20, "the keeper's end")
+        wait_until(lambda: not any(map(is_alive, keepers)), 60, "the keeper's end")
 
 
 # Answers flock as some filesystems of clusters do, in this process and its children: seccomp
@@ -256,7 +264,7 @@ def test_a_kernel_is_at_work_while_tasks_run_that_it_was_attached_to() -> None:
         nb.check("from jupyter_mgpu import activity\nactivity.BEAT_S = 0.05")
         nb.check("%parpool --attach night")
 
-        while nb.client.get_iopub_msg(timeout=20)["msg_type"] != "mgpu_activity":
+        while nb.client.get_iopub_msg(timeout=60)["msg_type"] != "mgpu_activity":
             pass
 
 
@@ -289,7 +297,7 @@ def test_a_kernel_that_has_gone_before_its_pool_was_ready_does_not_have_it(tmp_p
 def test_a_kernel_that_dies_while_its_pool_starts_takes_it_along() -> None:
     with ended_later("night"), kernel() as nb:
         nb.submit("%parpool 2 --keep --name night")
-        wait_until(lambda: any(p.name == "night" for p in control.find_pools()), 20, "a record")
+        wait_until(lambda: any(p.name == "night" for p in control.find_pools()), 60, "a record")
         traces = traces_of("night")
         nb.kill()
         traces.wait_until_gone()
@@ -316,10 +324,10 @@ def test_the_gpus_stay_leased_without_a_kernel_and_are_free_afterwards(gpu_machi
             cell = nb.submit("%parpool 1 --gpus 1 --keep --name other --wait")
             nb.wait_for_output(cell, "Waiting: ")
             nb.stop()
-            assert nb.wait(cell, 20).ename == "KeyboardInterrupt"
-            wait_until(lambda: not psutil.Process(nb.pid).children(), 20, "the keeper's end")
+            assert nb.wait(cell).ename == "KeyboardInterrupt"
+            wait_until(lambda: not psutil.Process(nb.pid).children(), 60, "the keeper's end")
             nb.check("%parpool stop --name night")
-            wait_until(lambda: not book.live(), 10, "free GPUs")
+            wait_until(lambda: not book.live(), 60, "free GPUs")
 
 
 def test_the_gpu_of_the_notebook_itself_counts_as_free_for_its_kept_pool(gpu_machine) -> None:
