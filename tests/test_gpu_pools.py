@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from gpu_stubs import GpuMachine, divided_gpu, gpu, gpu_uuid, gpus, mig_uuid, mixed_gpus
 
@@ -60,7 +61,7 @@ def nb(_notebook: Notebook, machine: GpuMachine) -> Iterator[Notebook]:
     yield _notebook
     clean(_notebook)
     machine.write(gpus(4))
-    wait_until(lambda: not leases(machine), 10, "the end of all leases")
+    wait_until(lambda: not leases(machine), 60, "the end of all leases")
 
 
 @pytest.fixture
@@ -111,9 +112,9 @@ def on_ranks(opened: Notebook, expression: str) -> list[object]:
     return value(opened, "list(mgpu.current_pool()['asked'])")
 
 
-def refusal(opened: Notebook, line: str, timeout: float = 30) -> str:
+def refusal(opened: Notebook, line: str) -> str:
     """Run a line that must be refused in one line, without a pool and without a traceback."""
-    cell = opened.run(line, timeout)
+    cell = opened.run(line)
     assert cell.ename == "UsageError", cell.text
     assert "\n" not in cell.evalue
     assert "Traceback" not in cell.text
@@ -121,7 +122,7 @@ def refusal(opened: Notebook, line: str, timeout: float = 30) -> str:
 
 
 def start(opened: Notebook, line: str) -> Cell:
-    return opened.check(line, 30)
+    return opened.check(line)
 
 
 def test_ranks_run_on_the_gpus_that_were_named_and_cuda_agrees(
@@ -177,7 +178,7 @@ def test_a_replaced_engine_keeps_its_gpu_and_nobody_can_take_it_meanwhile(
         pid, state = value(nb, watched)
         return state == "idle" and pid != before[1][1]
 
-    wait_until(is_replaced, 10, "a new engine")
+    wait_until(is_replaced, 60, "a new engine")
     after = engines(nb)
     assert after[0] == before[0]
     assert after[1][2:] == before[1][2:]
@@ -212,14 +213,12 @@ def test_a_wrong_pin_stops_the_start_and_names_both_gpus(nb: Notebook, machine: 
     assert f"Rank 0 should run on GPU 0 ({gpu_uuid(0)})" in words
     assert f"CUDA shows it GPU 1 ({gpu_uuid(1)})" in words
     assert value(nb, "mgpu.current_pool() is None")
-    wait_until(lambda: not leases(machine), 5, "the end of the lease")
-    assert children_of(nb.pid) == []
+    wait_until(lambda: not leases(machine), 60, "the end of the lease")
+    wait_until(lambda: children_of(nb.pid) == [], 60, "the end of its processes")
 
 
 def children_of(pid: int) -> list[int]:
     """The processes that a process has started and that have not ended."""
-    import psutil
-
     return [child.pid for child in psutil.Process(pid).children() if is_alive(child.pid)]
 
 
@@ -408,7 +407,7 @@ def test_a_stop_while_waiting_takes_nothing(nb: Notebook, machine: GpuMachine) -
         cell = nb.submit("%parpool --gpus 0,1 --wait")
         nb.wait_for_output(cell, "Waiting: GPU 1 is used by")
         nb.stop()
-        nb.wait(cell, 5)
+        nb.wait(cell)
 
     assert cell.ename == "KeyboardInterrupt"
     assert leases(machine) == []
@@ -426,7 +425,7 @@ def test_shared_gpus_are_told_and_leased_once_more(
     assert "and shared." in cell.text
     assert leased(machine) == uuids(2, 2)
     start(nb, "%parpool stop")
-    wait_until(lambda: leased(machine) == uuids(2), 5, "the end of one of the leases")
+    wait_until(lambda: leased(machine) == uuids(2), 60, "the end of one of the leases")
 
 
 def test_several_engines_share_each_gpu(nb: Notebook, machine: GpuMachine) -> None:
@@ -537,7 +536,7 @@ def test_growing_takes_further_free_gpus_and_shrinking_gives_them_back(
     gone = engines(nb)[1:]
 
     start(nb, "%parpool 1")
-    wait_until(lambda: leased(machine) == uuids(2), 5, "the end of two leases")
+    wait_until(lambda: leased(machine) == uuids(2), 60, "the end of two leases")
     assert not any(is_alive(pid) for _, pid, *_ in gone)
 
     start(nb, "%parpool --gpus 2,0")
@@ -613,58 +612,60 @@ def test_a_stop_while_engines_start_leaves_nothing(
     nb.check(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     try:
         cell = nb.submit("%parpool 1")
-        wait_until(lambda: started.exists() and started.read_text().strip(), 10, "an engine")
+        wait_until(lambda: started.exists() and started.read_text().strip(), 60, "an engine")
         pressed = time.monotonic()
         nb.stop()
-        nb.wait(cell, 10)
+        nb.wait(cell)
         seconds = time.monotonic() - pressed
     finally:
         nb.check("del os.environ['PYTHONPATH']")
 
     assert cell.ename == "KeyboardInterrupt"
-    assert seconds < 3
+    assert seconds < 3  # Stop has 2 s, and may lose one to a busy machine
     assert not is_alive(int(started.read_text()))
-    assert children_of(nb.pid) == []
-    wait_until(lambda: not leases(machine), 5, "the end of the lease")
+    # What was to ask CUDA about its GPU may be about to end.
+    wait_until(lambda: children_of(nb.pid) == [], 60, "the end of its processes")
+    wait_until(lambda: not leases(machine), 60, "the end of the lease")
     assert start(nb, "%parpool 1").ok
 
 
 def test_a_stop_while_the_driver_hangs_ends_the_start(nb: Notebook, machine: GpuMachine) -> None:
     machine.add("hang cuInit")
     cell = nb.submit("%parpool 1")
-    wait_until(lambda: leases(machine), 10, "a lease")
-    wait_until(lambda: len(children_of(nb.pid)) >= 2, 10, "engine and question")
+    wait_until(lambda: leases(machine), 60, "a lease")
+    wait_until(lambda: len(children_of(nb.pid)) >= 2, 60, "engine and question")
     pressed = time.monotonic()
 
     nb.stop()
-    nb.wait(cell, 10)
+    nb.wait(cell)
+    seconds = time.monotonic() - pressed
 
     assert cell.ename == "KeyboardInterrupt"
-    assert time.monotonic() - pressed < 3
-    wait_until(lambda: not leases(machine), 5, "the end of the lease")
+    assert seconds < 3  # as above
+    wait_until(lambda: not leases(machine), 60, "the end of the lease")
 
 
 def test_stop_ends_a_pool_whose_new_engine_waits_for_the_driver(
     nb: Notebook, machine: GpuMachine
 ) -> None:
     start(nb, "%parpool 1")
+    nb.check("pool = mgpu.current_pool()")
     machine.add("hang cuInit")
     os.kill(engines(nb)[0][1], signal.SIGKILL)
-    wait_until(lambda: engines(nb)[0][1] and engines(nb)[0][4] == "starting", 10, "a new start")
-    begun = time.monotonic()
+    wait_until(lambda: engines(nb)[0][1] and engines(nb)[0][4] == "starting", 60, "a new start")
 
     start(nb, "%parpool stop")
 
-    assert time.monotonic() - begun < 5
-    wait_until(lambda: not leases(machine), 5, "the end of the lease")
+    assert value(nb, "pool.owner.wait(0)")  # it has ended, and was not given up
+    wait_until(lambda: not leases(machine), 60, "the end of the lease")
 
 
 def test_a_driver_that_hangs_does_not_hang_the_notebook(gpu_machine) -> None:
     machine = gpu_machine(f"{gpus(2)}\nhang nvmlDeviceGetCount")
 
     with gpu_notebook(machine, "hanging") as nb:
-        shown = nb.check("%gpus", 15).text
-        cell = nb.check("%parpool 1", 20)
+        shown = nb.check("%gpus").text
+        cell = nb.check("%parpool 1")
 
         assert "did not answer" in shown
         assert "The engines run on the CPU." in cell.text
@@ -673,27 +674,39 @@ def test_a_driver_that_hangs_does_not_hang_the_notebook(gpu_machine) -> None:
         assert masks(nb) == [""]
 
 
+@contextlib.contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Let processes do nothing meanwhile."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_the_leases_of_a_killed_notebook_end_after_its_engines(gpu_machine) -> None:
     machine = gpu_machine(gpus(2))
     with gpu_notebook(machine, "killed") as nb:
         start(nb, "%parpool 2")
         pids = {gpu_uuid(rank): pid for rank, pid, *_ in engines(nb)}
+        guards = [guard.pid for pid in pids.values() for guard in psutil.Process(pid).children()]
         for pid in pids.values():
             os.kill(pid, signal.SIGSTOP)  # so that they take a while to end
-        nb.kill()
-        seen_without_notebook = False
 
         def are_free() -> bool:
-            nonlocal seen_without_notebook
             held = leased(machine)
             for uuid, pid in pids.items():
                 assert uuid in held or not is_alive(pid)
-            seen_without_notebook |= bool(held) and not is_alive(nb.pid)
             return not held
 
-        wait_until(are_free, 10, "the end of the leases")
+        with stopped(guards):  # which hold the leases of their engines
+            nb.kill()
+            wait_until(lambda: not is_alive(nb.pid), 60, "the end of the notebook")
+            assert leased(machine) == sorted(pids)
+        wait_until(are_free, 60, "the end of the leases")
 
-        assert seen_without_notebook
         assert not any(map(is_alive, pids.values()))
 
 
@@ -701,14 +714,14 @@ def test_nothing_is_left_of_a_notebook_killed_while_the_driver_hangs(gpu_machine
     machine = gpu_machine(f"{gpus(1)}\nhang cuInit")
     with gpu_notebook(machine, "stuck") as nb:
         nb.submit("%parpool 1")
-        wait_until(lambda: len(children_of(nb.pid)) >= 2, 10, "engine and question")
+        wait_until(lambda: len(children_of(nb.pid)) >= 2, 60, "engine and question")
         pids = children_of(nb.pid)
 
         nb.kill()
 
-        wait_until(lambda: not any(map(is_alive, pids)), 10, "the end of all processes")
+        wait_until(lambda: not any(map(is_alive, pids)), 60, "the end of all processes")
         # The engine's guard, which holds the lease, ends a moment after the engine.
-        wait_until(lambda: leases(machine) == [], 10, "the end of the lease")
+        wait_until(lambda: leases(machine) == [], 60, "the end of the lease")
 
 
 def test_the_table_shows_the_pool_on_its_gpus(nb: Notebook) -> None:
