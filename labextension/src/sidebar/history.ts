@@ -111,7 +111,8 @@ class HistoryCharts extends Widget {
   private async _load(): Promise<void> {
     const { CHART_WORDS, makeChart } = await import('mgpu-views/chart.js');
     const { translator } = await import('mgpu-views/parts.js');
-    if (this.isDisposed) {
+    // Hidden and shown again while the code was loaded, it was read twice.
+    if (this.isDisposed || this._charts.length) {
       return;
     }
     const { trans } = this._tools;

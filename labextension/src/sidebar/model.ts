@@ -90,7 +90,11 @@ export class SidebarModel implements IDisposable {
   /** Read everything once, whoever looks. */
   async refresh(): Promise<void> {
     if (this.link.kind !== 'live') {
-      this._take((await this._transport.request('snapshot')) as IFrame);
+      const frame = (await this._transport.request('snapshot')) as IFrame;
+      // Else the stream has told newer things meanwhile.
+      if ((frame.at ?? 0) > this.document.at) {
+        this._take(frame);
+      }
     }
   }
 
