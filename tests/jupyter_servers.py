@@ -6,6 +6,7 @@ while they wait.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -126,9 +127,11 @@ class Api:
                 async with asyncio.timeout(timeout):
                     while True:
                         reply = await self.later("GET", "snapshot")
-                        shown = reply.json["sections"]
-                        if found := condition(shown):
-                            return found
+                        # A row may not be shown yet, and nothing when no state could be made.
+                        with contextlib.suppress(KeyError):
+                            shown = reply.json["sections"]
+                            if found := condition(shown):
+                                return found
                         await asyncio.sleep(0.1)
             except TimeoutError:
                 raise TimeoutError(f"it did not come; shown is {shown}") from None
