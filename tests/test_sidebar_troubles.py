@@ -141,7 +141,7 @@ def test_a_killed_kernels_pool_goes_from_the_panel_with_its_tasks(browser: Any, 
 
 
 def test_what_a_killed_kernel_has_left_is_named_and_cleaned_up(browser: Any, lab: Lab) -> None:
-    panel = open_panel(browser, lab, "orphaned")
+    panel = open_panel(browser, lab, "left")
     panel.tab.run(0)
     panel.shows("ready 2/2")
     pool, kernel = pool_of(lab)
