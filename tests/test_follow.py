@@ -4,14 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_mgpu.on_engine import reload
 from jupyter_mgpu.on_engine.reload import Reloader
+from jupyter_mgpu.sending import follow
 from jupyter_mgpu.sending.follow import Follow, may_follow
 
 APPLY = """
@@ -138,15 +139,18 @@ def test_what_tells_engines_apart_does_not_follow(name: str) -> None:
     assert may_follow("HF_HOME")
 
 
-def test_asking_again_is_cheap() -> None:
-    follow = Follow()
-    times = []
-    for _ in range(200):
-        start = time.perf_counter()
-        follow.state()
-        times.append(time.perf_counter() - start)
+def test_asking_again_compares_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(follow, "may_follow", lambda name: compared.append(name) or True)
+    watch = Follow()
+    monkeypatch.setenv("MINE", "1")
+    state = watch.state()
+    assert compared == ["MINE"]
 
-    assert sorted(times)[100] < 5e-4  # about 3 us on an idle core
+    for _ in range(3):
+        assert watch.state() is state
+
+    assert compared == ["MINE"]
 
 
 @pytest.fixture
@@ -250,16 +254,22 @@ def test_a_module_imported_later_is_watched_as_well(folder: Path) -> None:
     assert module.x == 22
 
 
-def test_looking_for_edited_modules_is_cheap(folder: Path) -> None:
+def test_looking_for_edited_modules_looks_at_their_files_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _write(folder / "epsilon.py", "x = 1\n")
     _load("epsilon")
     reloader = Reloader()
     reloader.reload_changed()
 
-    times = []
-    for _ in range(200):
-        start = time.perf_counter()
-        reloader.reload_changed()
-        times.append(time.perf_counter() - start)
+    modules: list[str] = []
+    files: list[str] = []
+    stamp = reload._stamp
+    monkeypatch.setattr(reload, "_file_of", lambda name, _: modules.append(name))
+    monkeypatch.setattr(reload, "_stamp", lambda file: (files.append(file), stamp(file))[1])
 
-    assert sorted(times)[100] < 1e-3  # about 10 us on an idle core
+    for _ in range(3):
+        assert reloader.reload_changed() == []
+
+    assert modules == []  # the table of modules is not gone through
+    assert files == [str(folder / "epsilon.py")] * 3

@@ -15,8 +15,8 @@ from ssh_hosts import Hosts
 from jupyter_mgpu import control
 from notebooks import Notebook, is_alive, wait_until
 
-GONE_S = 15
-"""So soon after the end of a pool or its keeper nothing is left on any host."""
+GONE_S = 60
+"""Ends a hung test: nothing is left on any host when a pool or its keeper has ended."""
 
 LAB = "--cluster lab"
 WORK = """
