@@ -451,3 +451,27 @@ def test_a_stop_ends_the_calls_of_a_with_block(nb: Notebook, body: str) -> None:
     assert nb.wait(cell).ename == "KeyboardInterrupt"
     assert nb.value("len(pool.tasks())") == 0
     assert nb.value("pool.submit(abs, -1).result(60)") == 1
+
+
+def test_a_stop_while_a_with_block_ends_its_calls_leaves_none(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    futures: list[Any] = []
+
+    def stop(_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def run_block() -> None:
+        with pool.executor() as executor:
+            futures.extend(executor.submit(time.sleep, 600) for _ in range(3))
+            monkeypatch.setattr("jupyter_mgpu.client.executor.cancel_all", stop)
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_block()
+        assert concurrent.futures.wait(futures, TIMEOUT_S).not_done == set()
+        assert all(future.cancelled() for future in futures)
+    finally:
+        cancel_all(futures)

@@ -188,9 +188,9 @@ class PoolExecutor(Executor):
         cancel_all(self._all_open())
 
     def __exit__(self, *exception: object) -> None:
-        if exception[0] is KeyboardInterrupt:
-            self.end_all()
         try:
+            if exception[0] is KeyboardInterrupt:
+                self.end_all()
             self.shutdown()
         except KeyboardInterrupt:
             self.end_all()
