@@ -21,13 +21,13 @@ from jupyter_mgpu.clusters import ClusterDescription, HostDescription, SshOption
 from jupyter_mgpu.engines import HostPlace
 from jupyter_mgpu.errors import EngineDiedError
 from jupyter_mgpu.on_engine import context
-from jupyter_mgpu.owner import host_copies
+from jupyter_mgpu.owner import host_copies, recent_frames
 from jupyter_mgpu.owner.host_copies import HostCopies
 from jupyter_mgpu.owner.host_lending import HostLending
 from jupyter_mgpu.pool import Pool
 from jupyter_mgpu.shared_memory import block, holder
 from jupyter_mgpu.transport.placement import Placement
-from notebooks import wait_until
+from notebooks import is_alive, wait_until
 
 SOME = 1.02
 """Encryption, headers and other messages."""
@@ -48,7 +48,7 @@ def _quad() -> Iterator[Pool]:
 @pytest.fixture
 def quad(_quad: Pool) -> Iterator[Pool]:
     """Ranks 0 and 1 on the pretended host left, 2 and 3 on right, all idle."""
-    wait_until(lambda: all(e.state == "idle" for e in _quad.engines), 40, "idle engines")
+    wait_until(lambda: all(e.state == "idle" for e in _quad.engines), 60, "idle engines")
     yield _quad
     for future in _quad.tasks():
         future.cancel()
@@ -73,7 +73,7 @@ def wait_until_nothing_is_left(pool: Pool) -> None:
     pids = [os.getpid(), *guards_of(pool), *(engine.pid for engine in pool.engines)]
     # They are kept for ten times as long as it took to bring them.
     wait_until(lambda: not any(map(blocks_of, pids)), 60, "the end of the open blocks")
-    wait_until(lambda: not any(map(mappings_of, pids)), 10, "the end of the mapped blocks")
+    wait_until(lambda: not any(map(mappings_of, pids)), 60, "the end of the mapped blocks")
 
 
 def test_an_array_for_four_engines_goes_to_each_host_once(quad: Pool) -> None:
@@ -96,7 +96,7 @@ def test_the_same_array_again_goes_nowhere(quad: Pool) -> None:
     sums = mgpu.spmd(total, array)
     task = mgpu.parfeval(total, array)
 
-    assert [*sums, task.result(20)] == [array.sum()] * 5
+    assert [*sums, task.result(60)] == [array.sum()] * 5
     assert by_socket(quad) - before < 1_000_000
 
 
@@ -152,9 +152,10 @@ def broken_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     really = HostCopies._send_piece
 
     def send(self: Any, to: Any, copy: Any, start: int) -> None:
-        holders.add(to.name)
         if start < 4 * host_copies.PIECE_BYTES:
             really(self, to, copy, start)
+        else:
+            holders.add(to.name)  # from now on one is lost, even if the line is mended at once
 
     with monkeypatch.context() as patched:
         patched.setattr(HostCopies, "_send_piece", send)
@@ -174,12 +175,12 @@ def test_what_was_lost_with_a_connection_is_sent_again(
     array = new_array()
     with broken_line(monkeypatch) as holders:
         tasks = [quad.submit(total, array) for _ in range(4)]
-        wait_until(lambda: len(holders) == 2, 20, "a holder on each host")
+        wait_until(lambda: len(holders) == 2, 60, "a holder on each host")
     assert not any(task.done() for task in tasks)
 
     come_back(quad, holders)
 
-    assert [task.result(20) for task in tasks] == [array.sum()] * 4
+    assert [task.result(60) for task in tasks] == [array.sum()] * 4
 
 
 def test_a_holder_that_dies_while_it_receives_is_replaced_by_another(
@@ -188,7 +189,7 @@ def test_a_holder_that_dies_while_it_receives_is_replaced_by_another(
     array = new_array()
     with broken_line(monkeypatch) as holders:
         tasks = [quad.submit(total, array) for _ in range(4)]
-        wait_until(lambda: len(holders) == 2, 20, "a holder on each host")
+        wait_until(lambda: len(holders) == 2, 60, "a holder on each host")
     dead, other = (int(name.partition(".")[0]) for name in sorted(holders))
 
     os.kill(quad.engines[dead].pid, signal.SIGKILL)
@@ -196,8 +197,8 @@ def test_a_holder_that_dies_while_it_receives_is_replaced_by_another(
 
     done = {task.rank: task for task in tasks}
     with pytest.raises(EngineDiedError, match="SIGKILL"):
-        done.pop(dead).result(20)
-    assert [task.result(20) for task in done.values()] == [array.sum()] * 3
+        done.pop(dead).result(60)
+    assert [task.result(60) for task in done.values()] == [array.sum()] * 3
     assert not [sentence for sentence in quad.said if "Large data" in sentence]
 
 
@@ -208,12 +209,12 @@ def test_a_stop_does_not_wait_for_data_that_is_on_its_way(
     starts = [engine.starts for engine in quad.engines]
     with broken_line(monkeypatch) as holders:
         tasks = [quad.submit_task(total, (array,), name=f"slow {n}") for n in range(4)]
-        wait_until(lambda: len(holders) == 2, 20, "a holder on each host")
+        wait_until(lambda: len(holders) == 2, 60, "a holder on each host")
         begun_s = time.monotonic()
 
         for task in tasks:
             task.cancel()
-        wait_until(lambda: all(e.state == "idle" for e in quad.engines), 10, "idle engines")
+        wait_until(lambda: all(e.state == "idle" for e in quad.engines), 60, "idle engines")
         took_s = time.monotonic() - begun_s
 
     assert took_s < 2
@@ -232,20 +233,21 @@ def test_what_follows_a_message_with_large_data_waits_behind_it(
     really = HostLending._deliver
 
     def deliver(self: Any, message: Any) -> None:
-        sent.append(f"{message.peer} {message.header['op']}")
+        if message.header["op"] == "run" or message.header.get("key") == "nothing":
+            sent.append(f"{message.peer} {message.header['op']}")  # not what was freed meanwhile
         really(self, message)
 
     monkeypatch.setattr(HostLending, "_deliver", deliver)
     with broken_line(monkeypatch) as holders:
         task = quad.submit(total, new_array())
-        wait_until(lambda: holders, 20, "a holder")
+        wait_until(lambda: holders, 60, "a holder")
         for rank in range(4):
             core.loop.call_soon_threadsafe(
                 core.post, core.engines[rank], {"op": "free", "key": "nothing"}, []
             )
-        wait_until(lambda: len(sent) == 3, 10, "the messages to the other engines")
+        wait_until(lambda: len(sent) == 3, 60, "the messages to the other engines")
     come_back(quad, holders)
-    task.result(20)
+    task.result(60)
 
     peer = f"work:{task.rank}.{quad.engines[task.rank].starts}"
     assert [line for line in sent if line.startswith(peer)] == [f"{peer} run", f"{peer} free"]
@@ -294,17 +296,17 @@ def test_large_data_goes_to_each_engine_where_there_is_no_memory(
     assert "too little free memory" in told[0]
 
 
-def test_nothing_is_left_in_memory_when_the_pool_has_ended() -> None:
+def test_nothing_is_left_in_memory_when_the_pool_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_frames, "KEPT_TIMES", 1e6)  # until then the guard has it
     plan = far_plan(0, Placement("elsewhere", Loopback()), HostPlace(0, 1))
     array = new_array()
     with far_pool([plan], name="short") as pool:
-        assert pool.submit(total, array).result(30) == array.sum()
+        assert pool.submit(total, array).result(60) == array.sum()
         (guard,) = guards_of(pool)
         assert blocks_of(guard)
 
-    wait_until(lambda: not psutil.pid_exists(guard), 10, "the end of the guard")
-    gc.collect()
-    assert not blocks_of(os.getpid())
+    wait_until(lambda: not is_alive(guard), 60, "the end of the guard")
+    wait_until(lambda: gc.collect() >= 0 and not blocks_of(os.getpid()), 60, "no block")
 
 
 def test_a_holder_says_why_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,11 +380,11 @@ def test_data_comes_whole_over_a_link_that_was_cut(ssh_quad: Pool, ssh_hosts: Ho
     starts = [engine.starts for engine in ssh_quad.engines]
     before = crossed(ssh_hosts.b)
     tasks = [ssh_quad.submit(total, array) for _ in range(4)]
-    wait_until(lambda: crossed(ssh_hosts.b) - before > 10_000_000, 20, "a part of the data")
+    wait_until(lambda: crossed(ssh_hosts.b) - before > 10_000_000, 60, "a part of the data")
 
     ssh_hosts.b.cut()
     time.sleep(3)
     ssh_hosts.b.mend()
 
-    assert [task.result(30) for task in tasks] == [array.sum()] * 4
+    assert [task.result(60) for task in tasks] == [array.sum()] * 4
     assert [engine.starts for engine in ssh_quad.engines] == starts
