@@ -65,9 +65,9 @@ class PlainEngine:
         self.is_busy = False
         return reply
 
-    def control(self, op: str) -> dict[str, Any]:
-        """Ask the control thread: `state`, `interrupt` or `abort`."""
-        self._send(op=op)
+    def control(self, op: str, **details: Any) -> dict[str, Any]:
+        """Ask the control thread: `state`, `interrupt` or `abort`, which needs the `cell`."""
+        self._send(op=op, **details)
         try:
             return self._answers.get(timeout=TIMEOUT_S)
         except queue.Empty:
@@ -141,7 +141,7 @@ class PlainPool:
                     continue
                 after = engine.control("state")
                 if process_group.is_still(before[engine.rank], after):
-                    engine.control("abort")
+                    engine.control("abort", cell=after["cell"])
                 before[engine.rank] = after
         if any(not reply["health"]["usable"] for reply in replies.values()):
             self.generation += 1
@@ -155,7 +155,7 @@ class PlainPool:
             threading.Event().wait(STILL_S)
             after = engine.control("state")
             if process_group.is_still(before, after):
-                engine.control("abort")
+                engine.control("abort", cell=after["cell"])
                 return
             before = after
 
@@ -274,7 +274,7 @@ class Child:
             elif message["op"] == "state":
                 self._reply(op="answer", **process_group.state())
             elif message["op"] == "abort":
-                self._reply(op="answer", **process_group.abort())
+                self._reply(op="answer", **process_group.abort(message["cell"]))
         os._exit(0)
 
     def _interrupt(self) -> None:

@@ -89,7 +89,7 @@ def test_installing_imports_no_torch(tmp_path: Path) -> None:
         from jupyter_mgpu.on_engine import comm, process_group
         process_group.install()
         process_group.begin(3)
-        process_group.state(), process_group.health(), process_group.abort()
+        process_group.abort(process_group.state()["cell"]), process_group.health()
         process_group.caused_by_abort(KeyboardInterrupt())
         process_group.after_interrupt()
         process_group.forget_tracebacks()

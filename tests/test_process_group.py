@@ -155,6 +155,24 @@ def test_stop_frees_a_rank_that_waits_in_a_subgroup(pool: PlainPool) -> None:
     assert pool.values(INIT + "group = dist.new_group([0, 1])\ndist.barrier(group)") == [2.0, 2.0]
 
 
+def test_an_abort_that_comes_after_its_cell_leaves_the_next_one_alone(pool: PlainPool) -> None:
+    pool.values(INIT)
+    pool.run("dist.recv(x, 1 - dist.get_rank())")
+    wait_until_blocked(pool, 0, "recv")
+    wait_until_blocked(pool, 1, "recv")
+    late = pool.engines[1].control("state")["cell"]
+    pool.free(0)  # and so rank 1, whose own abort is on its way
+    pool.results()
+
+    assert pool.engines[1].control("abort", cell=late) == {"aborted": False}  # between two cells
+    pool.run({0: INIT, 1: INIT + "dist.recv(x, 0)"})
+    wait_until_blocked(pool, 1, "recv")
+    assert pool.engines[1].control("abort", cell=late) == {"aborted": False}
+    assert pool.engines[1].control("state")["operation"] == "recv"
+    pool.free(1)
+    pool.results()
+
+
 def test_a_failing_rank_frees_the_other_one_and_the_abort_is_known_as_ours(
     pool: PlainPool,
 ) -> None:

@@ -162,6 +162,39 @@ def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) ->
     assert torch_nb.value(PIDS) == before
 
 
+LATE_ABORT = """%%spmd --ranks 1
+import threading
+from jupyter_mgpu.on_engine import process_group
+is_making, is_over = threading.Event(), threading.Event()
+
+def is_still(before, after, then=process_group.is_still):
+    process_group.is_still = then
+    return is_making.wait(60)
+
+def abort(*args, then=process_group.abort):
+    process_group.abort = then
+    try:
+        return then(*args)
+    finally:
+        is_over.set()
+
+process_group.is_still, process_group.abort = is_still, abort
+"""
+
+
+def test_the_abort_of_a_rank_that_a_peers_abort_has_freed_does_not_hit_the_next_cell(
+    torch_nb: Notebook,
+) -> None:
+    torch_nb.check(LATE_ABORT)
+    code = "%%spmd\ndist.init_process_group()\nprint('in it', flush=True)\n"
+    stop_after(torch_nb, code + "dist.recv(torch.zeros(1), 1 - rank)", "[1] in it")
+
+    wait = "if rank == 1:\n    is_making.set()\n    assert is_over.wait(60)\n"
+    cell = torch_nb.check(SUM.replace("t = ", wait + "t = "))
+
+    assert "[1] sum 3.0" in cell.text
+
+
 @pytest.fixture
 def quick_report(torch_nb: Notebook):
     """Tell of a hang after a second."""

@@ -189,7 +189,7 @@ class Engine:
         self._link.emit({"op": "importing", "task": task, "is_under_way": is_importing}, [])
         if is_importing or not process_group.is_still(before, after):
             return {"aborted": False}
-        return {"aborted": True, **process_group.abort()}
+        return process_group.abort(after["cell"])
 
 
 def _facts(file: str) -> dict[str, Any]:

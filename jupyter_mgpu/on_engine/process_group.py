@@ -4,7 +4,7 @@
     before a cell    begin(generation, members)    retires a group of an older generation
     before a task    begin_alone()                 of one engine: comm refuses to wait in it
     in the cell      init_process_group(), ...     user code; see collectives/patches.py
-    Stop             state() ... state(), is_still -> abort()         the control thread
+    Stop             state() ... state(), is_still -> abort(cell)     the control thread
     the cell failed  caused_by_abort(error)        learns whether the group is still good
     in the reply     health()                      the owner raises the generation if it is not
     after a failure  after_interrupt(), forget_tracebacks(shell)
@@ -80,15 +80,18 @@ def state() -> dict[str, Any]:
         `operation` (the collective, or None), `where` (the user's line), `still_s` (how long
         it is known to be at this very place), `position` and `moved_bytes` (for `is_still`),
         `generation`, `group`: `none`, `good` or why it may not be used, and `importing`: the
-        library whose import keeps an interrupt waiting, or None.
+        library whose import keeps an interrupt waiting, or None. `cell`: which one runs, for
+        `abort`; None between two.
     """
     global _seen
+    cell = _groups.cell
     place: Place = main_thread_place()
     now = time.monotonic()
     if place.key != _seen[0]:
         _seen = (place.key, now)
     group = _groups.default()
     return {
+        "cell": cell,
         "operation": place.operation,
         "where": place.where,
         "still_s": now - _seen[1],
@@ -105,21 +108,29 @@ def is_still(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
     Only then it may be aborted: while data flows an abort can leave gloo waiting for ever.
     """
-    return (before["position"], before["moved_bytes"]) == (after["position"], after["moved_bytes"])
+    return all(before[name] == after[name] for name in ("cell", "position", "moved_bytes"))
 
 
-def abort() -> dict[str, Any]:
+def abort(cell: int | None) -> dict[str, Any]:
     """Free the main thread from a collective or a store. Callable from any thread.
 
     The blocked call raises within a fraction of a second, as KeyboardInterrupt if SIGINT came
     before; the peers' calls raise too. The group is not used again.
+
+    Args:
+        cell: The cell that is to be freed, as `state` has told. If it has ended meanwhile,
+            perhaps freed by a peer's abort, nothing is done: the next one may be making a group.
     """
     place = main_thread_place()
-    _groups.was_aborted = True
-    _groups.trouble = _groups.trouble or "was aborted"
-    backends = abort_backends(ABORT_S)
-    num_sockets = _groups.tracker.shut_down()
+    with _groups.abort_lock:
+        if cell is None or cell != _groups.cell:
+            return {"aborted": False}
+        _groups.was_aborted = True
+        _groups.trouble = _groups.trouble or "was aborted"
+        backends = abort_backends(ABORT_S)
+        num_sockets = _groups.tracker.shut_down()
     return {
+        "aborted": True,
         "sockets": num_sockets,
         "backends": backends,
         "operation": place.operation,
@@ -141,7 +152,7 @@ def failure_kind(error: BaseException) -> str | None:
 
 
 def health() -> dict[str, Any]:
-    """Describe the group at the end of a cell, for the owner.
+    """Describe the group at the end of a cell, for the owner. No abort reaches the cell after it.
 
     Returns:
         `usable`: False if the owner must raise the generation on all ranks. `reason`: why.
@@ -150,6 +161,8 @@ def health() -> dict[str, Any]:
         generation as well; after others it says nothing, since a rank may be in more subgroups
         or sends than another.
     """
+    with _groups.abort_lock:
+        _groups.cell = None
     used = _groups.was_used()
     _board.end_cell()
     return {

@@ -7,6 +7,7 @@ are shut down, torch forgets it, and the DDP objects made with it raise by name.
 
 import contextlib
 import gc
+import itertools
 import os
 import re
 import sys
@@ -36,6 +37,9 @@ class EngineGroups:
     """What this process knows about its groups. One per process: torch's own state is global.
 
     Attributes:
+        cell: The number of the running cell, or None between two.
+        abort_lock: Held by an abort, and where a cell begins or ends: what is meant for one cell
+            must not hit the group of the next.
         generation: Raised by the owner, on all ranks together; groups of an older one are over.
         members: The ranks of the pool that the running cell has.
         inits: How often each set of members has made a default group in this generation.
@@ -52,6 +56,8 @@ class EngineGroups:
     """
 
     tracker: SocketTracker = field(default_factory=SocketTracker)
+    cell: int | None = None
+    abort_lock: threading.Lock = field(default_factory=threading.Lock)
     generation: int = 0
     members: tuple[int, ...] = ()
     inits: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -66,10 +72,13 @@ class EngineGroups:
     users: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet)
 
     graveyard: list[Any] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def begin(self, generation: int, members: tuple[int, ...]) -> None:
         """Start a cell; retire a group that an earlier generation left."""
-        self.was_aborted = False
+        with self.abort_lock:
+            self.was_aborted = False
+            self.cell = next(self._numbers)
         self.is_alone = False
         self.has_left_others = False
         self.bury()
@@ -231,17 +240,18 @@ def abort_backends(timeout_s: float) -> list[str]:
     if c10d is None:
         return []
     done: list[str] = []
+    groups = list(c10d._world.pg_names)  # noqa: SLF001  those of now, however late the thread is
     # In a thread of its own: ncclCommAbort may itself wait for a kernel that never ends.
-    thread = threading.Thread(target=_abort_cuda_backends, args=(c10d, done), daemon=True)
+    thread = threading.Thread(target=_abort_cuda_backends, args=(groups, done), daemon=True)
     thread.start()
     thread.join(timeout_s)
     return done
 
 
-def _abort_cuda_backends(c10d: ModuleType, done: list[str]) -> None:
+def _abort_cuda_backends(groups: list[Any], done: list[str]) -> None:
     import torch
 
-    for group in list(c10d._world.pg_names):  # noqa: SLF001
+    for group in groups:
         try:
             backend = group._get_backend(torch.device("cuda"))  # noqa: SLF001
         except (RuntimeError, AttributeError):
