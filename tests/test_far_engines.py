@@ -52,7 +52,7 @@ def far(mixed: Pool) -> Iterator[Pool]:
 
 def test_tasks_and_blocks_run_on_both(far: Pool) -> None:
     pids = mgpu.spmd(os.getpid)
-    tasks = {mgpu.parfeval(os.getpid).result(10) for _ in range(4)}
+    tasks = {mgpu.parfeval(os.getpid).result(60) for _ in range(4)}
 
     assert list(pids) == [engine.pid for engine in far.engines]
     assert tasks <= set(pids)
@@ -271,7 +271,7 @@ def test_a_kernel_that_holds_the_gil_for_long_loses_no_engine(far: Pool) -> None
 
     ctypes.PyDLL(None).sleep(12)
 
-    assert [one.result(10) for one in future] == [7, 7]
+    assert [one.result(60) for one in future] == [7, 7]
     assert [engine.starts for engine in far.engines] == starts
 
 

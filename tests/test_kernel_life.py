@@ -37,6 +37,10 @@ def descendants(pid: int) -> list[int]:
     return [process.pid for process in psutil.Process(pid).children(recursive=True)]
 
 
+def zombies_of(pid: int) -> list[int]:
+    return [child for child in descendants(pid) if not is_alive(child)]
+
+
 def traces_of(nb: Notebook) -> Traces:
     owner = "mgpu.current_pool().owner"
     folder, record = nb.value(f"(str({owner}.plan.folder), str({owner}.record_path))")
@@ -119,9 +123,9 @@ def test_nothing_is_left_however_the_kernel_ends(gpu_machine, how: str) -> None:
 
         end(nb, how)
 
-        wait_until(lambda: traces.are_gone() and not book.live(), 10, "the end of everything")
+        wait_until(lambda: traces.are_gone() and not book.live(), 60, "the end of everything")
         if how == "restart":
-            nb.client.wait_for_ready(30)
+            nb.client.wait_for_ready(60)
             nb.check(f"{LOAD}\n%parpool 3")
             assert len(book.live()) == 3
             assert not set(traces.pids) & set(engine_pids(nb))
@@ -137,7 +141,7 @@ def test_idle_engines_end_with_a_kernel_that_is_busy_itself(tmp_path: Path) -> N
 
         nb.kill()
 
-        wait_until(traces.are_gone, 10, "the end of everything")
+        wait_until(traces.are_gone, 60, "the end of everything")
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +166,7 @@ def end_as_a_script_would():
         os._exit(0)
 child = multiprocessing.get_context("fork").Process(target=print, args=("in a child",))
 child.start()
-child.join(20)
+child.join(60)
 pid = os.fork()
 if pid == 0:
     end_as_a_script_would()
@@ -179,7 +183,7 @@ def test_a_forked_child_of_the_kernel_does_not_end_the_pool(nb: Notebook) -> Non
     assert last_line(nb, FORKS) == [0, 0]
 
     assert traces_of(nb) == before
-    assert nb.value("mgpu.parfeval(pow, 6, 2).result(10)") == 36
+    assert nb.value("mgpu.parfeval(pow, 6, 2).result(60)") == 36
     assert before.folder.exists()
     assert before.record.exists()
     nb.check("%parpool stop")
@@ -191,7 +195,7 @@ forks = []
 sys.addaudithook(lambda event, args: forks.append(event) if event.startswith("os.fork") else None)
 def live():
     with mgpu.parpool(1, name="one-of-many") as pool:
-        assert pool.submit(pow, 2, 3).result(20) == 8
+        assert pool.submit(pow, 2, 3).result(60) == 8
 def measure():
     gc.collect()
     rss_pages = int(open("/proc/self/statm").read().split()[1])
@@ -210,12 +214,12 @@ def test_starting_and_ending_pools_costs_the_kernel_nothing(nb: Notebook) -> Non
     nb.check("for _ in range(5): live()")
 
     def is_all_gone() -> bool:  # also what belonged to a pool that was ended a moment ago
-        _, threads_now, descriptors_now = last_line(nb, "print(json.dumps(measure()))")
-        return threads_now == threads and descriptors_now <= descriptors
+        memory_now, threads_now, descriptors_now = last_line(nb, "print(json.dumps(measure()))")
+        is_back = threads_now == threads and descriptors_now <= descriptors
+        return is_back and memory_now < memory_mib + 5
 
-    wait_until(is_all_gone, 10, "the end of the pools' threads and descriptors")
-    assert last_line(nb, "print(json.dumps(measure()))")[0] < memory_mib + 5
-    assert [p for p in psutil.Process(nb.pid).children() if p.status() == "zombie"] == []
+    wait_until(is_all_gone, 60, "the end of the pools' memory, threads and descriptors")
+    wait_until(lambda: not zombies_of(nb.pid), 60, "the end of the pools' processes")
 
 
 REPLACEMENT = """
@@ -284,8 +288,8 @@ def test_no_proxy_and_no_name_service_is_needed_and_nobody_outside_is_served(
 
     with notebook({**proxies, "no_proxy": "", "NO_PROXY": ""}) as nb:
         assert nb.value("__import__('socket').gethostname()") == "nowhere.invalid"
-        nb.check(f"{LOAD}\n%parpool 2", 20)
-        cell = nb.check("%%spmd\nmgpu.comm.all_reduce(rank + 1)", 40)
+        nb.check(f"{LOAD}\n%parpool 2")
+        cell = nb.check("%%spmd\nmgpu.comm.all_reduce(rank + 1)")
         assert "3" in cell.text
 
         ours = listeners([nb.pid, *descendants(nb.pid)])
@@ -305,7 +309,7 @@ def test_small_shared_memory_is_told_once_and_troubles_no_large_data(
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
 
     with notebook() as nb:
-        start = nb.check(f"{LOAD}\n%parpool 2", 30).text
+        start = nb.check(f"{LOAD}\n%parpool 2").text
 
         assert start.count("/dev/shm has 64 MiB") == 1
         assert "--shm-size" in start
@@ -355,7 +359,7 @@ def test_engines_run_the_kernels_own_python_whoever_started_it(
         traces = traces_of(nb)
         (child,) = psutil.Process(nb.pid).children()  # the wrapper's: the kernel itself
         child.kill()
-        wait_until(traces.are_gone, 10, "the end of everything")
+        wait_until(traces.are_gone, 60, "the end of everything")
 
     assert engines == [kernels] * 2
     assert [found[: len(path)] for found in paths] == [path] * 2
