@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from plain_engines import PlainPool, plain_pool, shared_pool
 
 from jupyter_mgpu.on_engine import process_group
@@ -45,7 +46,7 @@ def pool() -> PlainPool:
 
 
 def wait_for_state(pool: PlainPool, rank: int, is_there: Callable[[dict[str, Any]], bool]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while not is_there(pool.engines[rank].control("state")):
         assert time.monotonic() < deadline, pool.engines[rank].control("state")
         threading.Event().wait(0.005)
@@ -200,8 +201,9 @@ def test_an_error_of_the_users_leaves_the_group_good(pool: PlainPool) -> None:
 
 
 def test_a_group_that_timed_out_by_itself_is_made_again(pool: PlainPool) -> None:
-    init = "import torch, torch.distributed as dist\nfrom datetime import timedelta\n"
-    pool.values(init + "dist.init_process_group('gloo', timeout=timedelta(seconds=1))")
+    # Only now: the ranks may take longer to meet.
+    shorter = "dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)"
+    pool.values(INIT + shorter)
 
     pool.run({0: "dist.all_reduce(torch.ones(1))", 1: "pass"})
     replies = pool.results()
@@ -303,7 +305,7 @@ def test_twenty_interrupts_of_a_ddp_loop_leave_nothing_behind(pool: PlainPool) -
         # At any moment one group may be on its way out; what must not happen is growth.
         assert min(threads[-5:]) <= min(threads[:5])
         assert min(fds[-5:]) <= min(fds[:5])
-        assert rss_mib[-1] <= rss_mib[4] + 30
+        assert min(rss_mib[-5:]) <= rss_mib[4] + 30
 
 
 def test_the_death_of_a_rank_ends_the_others_wait_and_a_new_one_takes_its_place(
@@ -325,11 +327,12 @@ def test_the_death_of_a_rank_ends_the_others_wait_and_a_new_one_takes_its_place(
 def test_a_fixed_master_port_of_a_tutorial_does_not_leave_the_pools_store(
     pool: PlainPool,
 ) -> None:
-    source = "import os\nos.environ.update(MASTER_ADDR='localhost', MASTER_PORT='29500')\n"
+    port = free_port()
+    source = f"import os\nos.environ.update(MASTER_ADDR='localhost', MASTER_PORT='{port}')\n"
 
     assert pool.values(source + INIT) == [2.0, 2.0]
     with socket.socket() as probe:
-        assert probe.connect_ex(("localhost", 29500)) != 0
+        assert probe.connect_ex(("localhost", port)) != 0
 
 
 OWN_ADDRESS = """
@@ -343,14 +346,13 @@ dist.destroy_process_group()
 
 
 def test_an_init_method_with_a_fixed_port_works_again_and_again(pool: PlainPool) -> None:
+    port = free_port()
     for _ in range(3):
-        assert pool.values(OWN_ADDRESS % (29500, "int(os.environ['RANK'])")) == [2.0, 2.0]
+        assert pool.values(OWN_ADDRESS % (port, "int(os.environ['RANK'])")) == [2.0, 2.0]
 
 
 def test_an_init_method_beyond_the_cells_ranks_is_hosted_by_rank_0(pool: PlainPool) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     pool.run(OWN_ADDRESS % (port, 0), ranks=(0,))
     pool.run(OWN_ADDRESS % (port, 1), ranks=(1,))
@@ -375,10 +377,9 @@ def test_a_running_loop_does_not_count_as_still(pool: PlainPool) -> None:
     wait_for_state(pool, 0, lambda state: state["operation"] == "all_reduce")
 
     before = pool.engines[0].control("state")
-    threading.Event().wait(0.1)
-    after = pool.engines[0].control("state")
 
-    assert not process_group.is_still(before, after)
+    # How soon it goes on is up to the machine: the other rank needs its share of it.
+    wait_for_state(pool, 0, lambda after: not process_group.is_still(before, after))
     pool.stop()
 
 
