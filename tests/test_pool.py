@@ -1,6 +1,7 @@
 """The life of a pool: start, sizes, values on its engines, end."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -38,6 +39,16 @@ def processes_of(pool: Pool) -> list[int]:
     return [pid for pid in listed if pid]
 
 
+def processes_below(folder: Path) -> list[int]:
+    """The processes that know a pool's folder from its owner: its engines and their watchdogs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(folder) in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
 def test_a_pool_ends_with_its_with_block_and_leaves_nothing() -> None:
     with parpool(1, name="short") as pool:
         future = pool.submit(time.sleep, 0.3)
@@ -71,20 +82,14 @@ def test_a_pool_ends_within_five_seconds_whatever_its_engines_do() -> None:
 
 def test_stopping_during_a_respawn_leaves_nothing() -> None:
     pool = parpool(1, name="respawn")
+    assert processes_below(pool.owner.plan.folder)
     os.kill(pool.engines[0].pid, signal.SIGKILL)
     wait_until(lambda: pool.engines[0].starts == 1, 60, "a new start")
 
     pool.shutdown(wait_for_tasks=False)
 
-    children = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args="],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    started = [line for line in children.stdout.splitlines() if "rank" in line and "0.1" in line]
-    assert started == []
     assert not pool.owner.plan.folder.exists()
+    wait_until(lambda: not processes_below(pool.owner.plan.folder), 60, "the end of its watchdogs")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -107,7 +112,7 @@ def test_a_pool_ends_whole_though_a_step_of_its_end_fails(monkeypatch: pytest.Mo
     monkeypatch.undo()
     plan.rendezvous.close()
     for thread in set(threading.enumerate()) - threads:
-        thread.join(10)  # the owner's ends with the error, which belongs to this test
+        thread.join(60)  # the owner's ends with the error, which belongs to this test
 
 
 def test_only_this_user_may_reach_a_pool(pool: Pool) -> None:
@@ -540,10 +545,11 @@ def test_the_controllers_death_harms_no_task(pool: Pool) -> None:
 
 
 def test_an_idle_pool_ends_and_warns_before(capsys: pytest.CaptureFixture[str]) -> None:
-    pool = parpool(1, name="lazy", idle_timeout=3)
+    pool = parpool(1, name="lazy")
     pids = processes_of(pool)
-    pool.submit(time.sleep, 2).result(60)
-    assert pool.is_open
+    future = pool.submit(time.sleep, 3)
+    assert parpool(1, name="lazy", idle_timeout=2) is pool
+    future.result(60)  # for longer than that
 
     wait_until(lambda: not pool.is_open, 60, "the end of the pool")
 

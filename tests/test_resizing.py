@@ -65,7 +65,7 @@ def test_until_its_new_engines_are_ready_a_pool_is_as_it_was() -> None:
 
         growing.cancel()
         with pytest.raises(PoolStartError, match="has 1 engines by now"):
-            pool.owner.grow([hanging_plan(pool, 2)]).result(10)
+            pool.owner.grow([hanging_plan(pool, 2)]).result(60)
         assert mgpu.parpool(2, name="waits") is pool  # in its turn: the other one has ended
         assert list(mgpu.spmd(lambda: os.environ["WORLD_SIZE"])) == ["2", "2"]
 
@@ -104,7 +104,7 @@ def test_a_pool_that_ends_while_it_grows_says_so() -> None:
         thread.start()
         wait_until(lambda: pool.owner._core._room.is_growing, 60, "an engine on its way")
 
-    thread.join(20)
+    thread.join(60)
     assert "'ends'" in str(ended[0])
 
 
@@ -120,7 +120,7 @@ def test_an_engine_that_dies_while_it_waits_for_others_is_replaced_in_silence() 
         joining = core._room.known[1]
         wait_until(lambda: joining.state is EngineState.IDLE, 60, "an engine that waits")
         os.kill(joining.process.pid, signal.SIGKILL)
-        wait_until(lambda: joining.starts == 1 and joining.state is EngineState.IDLE, 20)
+        wait_until(lambda: joining.starts == 1 and joining.state is EngineState.IDLE, 60)
 
     assert "engine_died" in events
     assert "engine_replaced" not in events

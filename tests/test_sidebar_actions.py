@@ -98,7 +98,9 @@ def test_engines_are_restarted_after_a_question(panel: Panel) -> None:
     playwright.expect(panel.dialog).to_contain_text("variables on them are lost")
     panel.answer("Restart")
 
-    playwright.expect(notes(panel)).to_contain_text("New engines start on all ranks")
+    # Beside it another one tells that the task has failed.
+    told = notes(panel).filter(has_text="New engines start on all ranks")
+    playwright.expect(told).to_be_visible()
     playwright.expect(panel.node.locator(TASKS)).to_contain_text("failed")
     panel.shows("ready 2/2")
 
