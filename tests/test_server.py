@@ -14,6 +14,7 @@ from tornado.httpclient import HTTPClientError
 from jupyter_mgpu.monitor.sampler import sampler
 from jupyter_mgpu.server import handlers
 from jupyter_mgpu.server.calls import MOST_PER_POOL
+from notebooks import wait_until
 
 pytestmark = [pytest.mark.oldest, pytest.mark.usefixtures("own_runtime_folder")]
 
@@ -238,6 +239,7 @@ def test_looking_does_not_keep_an_idle_server(api, stream, jp_serverapp, jp_fetc
 
 
 def test_nothing_is_sampled_while_nobody_watches(api):
+    wait_until(lambda: not sampler.is_running, 60, "the end of what other tests have watched")
     sampler.forget()
 
     assert api("GET", "hello").code == 200

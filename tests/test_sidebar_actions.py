@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lab import CHROMIUM
 from sidebar import *  # noqa: F403 - fixtures
-from sidebar import POOLS, TASKS, Panel
+from sidebar import CELLS, POOLS, TASKS, Panel
 
 from notebooks import wait_until
 
@@ -82,11 +82,11 @@ FOCUS = "() => document.activeElement.closest('.jp-NotebookPanel')?.className ??
 
 def test_the_line_that_starts_a_pool_is_put_below_the_current_cell(panel: Panel) -> None:
     cells = panel.tab.page.locator(".jp-Notebook .jp-CodeCell")
-    before = cells.count()
+    playwright.expect(cells).to_have_count(len(CELLS))
 
     panel.press(POOLS, "%parpool 2 --name main")
 
-    playwright.expect(cells).to_have_count(before + 1)
+    playwright.expect(cells).to_have_count(len(CELLS) + 1)
     playwright.expect(cells.nth(1)).to_contain_text("%parpool 2 --name main")
 
 
