@@ -84,10 +84,13 @@ def test_stopping_during_a_respawn_leaves_nothing() -> None:
     pool = parpool(1, name="respawn")
     assert processes_below(pool.owner.plan.folder)
     os.kill(pool.engines[0].pid, signal.SIGKILL)
-    wait_until(lambda: pool.engines[0].starts == 1, 60, "a new start")
+    wait_until(lambda: pool.engines[0].starts == 1 and pool.engines[0].pid, 60, "a new start")
+
+    (new,) = [engine.pid for engine in pool.engines]
 
     pool.shutdown(wait_for_tasks=False)
 
+    assert not is_alive(new)
     assert not pool.owner.plan.folder.exists()
     wait_until(lambda: not processes_below(pool.owner.plan.folder), 60, "the end of its watchdogs")
 
