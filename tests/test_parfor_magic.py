@@ -333,7 +333,9 @@ def test_an_error_shows_line_and_item_and_leaves_the_names_as_they_were(
     assert nb.value("(total, squares)") == (0, [None] * 8)
     nb.check("import sys\nkept = sys.last_value.results")
     finished = nb.value("dict(kept['squares'])")
-    assert {0, 1, 2, 3, 4} <= finished.keys()
+    assert finished
+    if options:  # else 5 may fail while another engine still runs one of them
+        assert finished.keys() == {0, 1, 2, 3, 4}
     assert 5 not in finished
     assert finished == {i: i * i for i in finished}
     assert nb.value("kept['total']") == sum(finished)

@@ -17,6 +17,7 @@ from free_ports import free_port
 from plain_engines import PlainPool, plain_pool, shared_pool
 
 from jupyter_mgpu.on_engine import process_group
+from notebooks import wait_until
 
 INIT = """
 import os, time
@@ -122,6 +123,7 @@ def test_stop_frees_a_rank_that_waits_for_another(pool: PlainPool, operation: st
     pool.values(INIT)
     pool.run({0: BLOCKED[operation], 1: OTHER_RANK.get(operation or "", "pass")})
     wait_until_blocked(pool, 0, operation)
+    wait_until(lambda: not pool.engines[1].done.empty(), 60, "the end of the other rank's cell")
 
     started = time.monotonic()
     stopped, other = pool.stop()
