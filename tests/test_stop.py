@@ -141,6 +141,33 @@ def test_a_second_stop_replaces_at_once(nb: Notebook) -> None:
     assert time.monotonic() - begun < 5
 
 
+LATE_INTERRUPT = """%%spmd --ranks 1
+import gc, signal, threading, types
+from jupyter_mgpu.on_engine import runner as module
+(runner,) = (found for found in gc.get_objects() if type(found) is module.Runner)
+is_sent, is_next, is_killed = threading.Event(), threading.Event(), threading.Event()
+
+def pthread_kill(*args):
+    module.signal = signal
+    is_sent.set()
+    if not runner._lock.locked():  # nothing keeps the cell from ending first
+        is_next.wait(60)
+    signal.pthread_kill(*args)
+    is_killed.set()
+
+module.signal = types.SimpleNamespace(pthread_kill=pthread_kill, SIGINT=signal.SIGINT)
+"""
+
+
+def test_the_interrupt_of_a_cell_that_ends_meanwhile_does_not_hit_the_next_one(
+    nb: Notebook,
+) -> None:
+    nb.check(LATE_INTERRUPT)
+    stop_after(nb, "%%spmd --ranks 1\nprint('in it', flush=True)\nis_sent.wait(60)", "in it")
+
+    nb.check("%%spmd --ranks 1\nis_next.set()\nassert is_killed.wait(60)")
+
+
 BLOCKED = {
     "a lone all_reduce": "if rank == 0: dist.all_reduce(torch.ones(4))\nelse: time.sleep(99)",
     "a lone barrier": "if rank == 1: dist.barrier()\nelse: time.sleep(99)",

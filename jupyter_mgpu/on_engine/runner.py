@@ -249,8 +249,9 @@ class Runner:
                 header["source"], failed=reply["status"] != "ok"
             )
         reply.update(op="done", task=header["task"], group=process_group.health())
-        self._context.task = None
-        self._interrupt_for = None
+        with self._lock:  # a signal is sent before, or never: it must not hit the next task
+            self._context.task = None
+            self._interrupt_for = None
         self._context.emit(reply, frames)
 
     # --- interrupts --------------------------------------------------------------------
@@ -288,10 +289,13 @@ class Runner:
         threading.Thread(target=self._deliver, args=(task_id,), daemon=True).start()
 
     def _deliver(self, task_id: str) -> None:
-        while self._interrupt_for == task_id and not self._delivered.is_set():
-            # To the main thread by name: a signal to the process may wake any other thread,
-            # and then the main one's sleep or lock is not interrupted.
-            signal.pthread_kill(self._main, signal.SIGINT)
+        while not self._delivered.is_set():
+            with self._lock:
+                if self._interrupt_for != task_id:
+                    return
+                # To the main thread by name: a signal to the process may wake any other thread,
+                # and then the main one's sleep or lock is not interrupted.
+                signal.pthread_kill(self._main, signal.SIGINT)
             self._delivered.wait(RETRY_INTERRUPT_S)
 
     def request_stop(self, task_id: str, after: StopAfter) -> None:
