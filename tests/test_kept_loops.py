@@ -10,6 +10,8 @@ from jupyter_mgpu import kept_loops, tasks
 from jupyter_mgpu.cli.shown import tasks as cli_tasks
 from jupyter_mgpu.futures import CancelledError, TaskFuture, wait
 from jupyter_mgpu.on_engine.loop_parts import run_part, wrap
+from jupyter_mgpu.owner.journal import RECENT_TASKS
+from jupyter_mgpu.owner.outside import describe_tasks
 from jupyter_mgpu.pool import Pool
 from notebooks import wait_for_file, wait_until
 
@@ -140,3 +142,16 @@ def test_a_loop_that_has_ended_is_one_task_for_the_command_line(pool: Pool) -> N
     rows = [row for row in pool.task_rows() if row["name"].startswith("scan")]
     assert [(row["state"], row["progress"]) for row in rows[:1]] == [("failed", 2 / 3)]
     assert not [row for row in rows if "[" in row["name"]]
+
+
+def test_a_loop_is_known_however_many_tasks_end_between_its_parts(pool: Pool) -> None:
+    def reciprocal(index: int) -> float:
+        return 1 / index
+
+    wait([submit(pool, reciprocal, 0, [0], 2)])
+    wait([pool.submit_task(abs, (-3,)) for _ in range(RECENT_TASKS + 5)])
+    wait([submit(pool, reciprocal, 1, [1], 2)])
+
+    row = describe_tasks([], pool.owner._core.journal)["ended"][0]
+    assert (row["name"], row["state"], row["progress"]) == ("scan", "failed", 1 / 2)
+    assert row["error"].startswith("ZeroDivisionError")

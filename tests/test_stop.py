@@ -189,30 +189,36 @@ def test_stop_frees_ranks_from_a_collective(torch_nb: Notebook, blocked: str) ->
     assert torch_nb.value(PIDS) == before
 
 
-LATE_ABORT = """%%spmd --ranks 1
-import threading
+LATE_ABORT = """%%spmd
+import pathlib, threading, time
 from jupyter_mgpu.on_engine import process_group
 is_making, is_over = threading.Event(), threading.Event()
+is_asked = pathlib.Path({is_asked!r})
 
 def is_still(before, after, then=process_group.is_still):
     process_group.is_still = then
+    is_asked.touch()
     return is_making.wait(60)
 
 def abort(*args, then=process_group.abort):
     process_group.abort = then
+    while rank == 0 and not is_asked.exists():  # else it frees rank 1 before that is asked
+        time.sleep(0.01)
     try:
         return then(*args)
     finally:
         is_over.set()
 
-process_group.is_still, process_group.abort = is_still, abort
+process_group.abort = abort
+if rank == 1:
+    process_group.is_still = is_still
 """
 
 
 def test_the_abort_of_a_rank_that_a_peers_abort_has_freed_does_not_hit_the_next_cell(
-    torch_nb: Notebook,
+    torch_nb: Notebook, tmp_path: Path
 ) -> None:
-    torch_nb.check(LATE_ABORT)
+    torch_nb.check(LATE_ABORT.format(is_asked=str(tmp_path / "asked")))
     code = "%%spmd\ndist.init_process_group()\nprint('in it', flush=True)\n"
     stop_after(torch_nb, code + "dist.recv(torch.zeros(1), 1 - rank)", "[1] in it")
 

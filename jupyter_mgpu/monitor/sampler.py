@@ -165,14 +165,15 @@ class Sampler:
         threading.Event().wait(FIRST_CPU_READING_S)
         last_s = -1.0
         while self._is_wanted():
-            wait_s = last_s + self._pause_s() - time.monotonic()
+            pause_s = self._pause_s()
+            wait_s = last_s + pause_s - time.monotonic()
             if last_s >= 0 and wait_s > 0:
                 self._wake.wait(wait_s)
                 self._wake.clear()
                 continue
             late_s = -wait_s
             last_s = time.monotonic()
-            if 0 < late_s < self.interval_s / 2:
+            if 0 < late_s < pause_s / 2:
                 last_s -= late_s  # on the beat again, so that lateness does not add up
             with guarded:
                 self._tick(readers)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from types import FrameType
@@ -68,7 +69,7 @@ class Runner:
         self._received = False  # the running cell's names
         self._awaiting: asyncio.Task[Any] | None = None
         self._interrupt_for: str | None = None
-        self._delivered = threading.Event()
+        self._is_delivered = False
         self._lock = threading.Lock()  # of what is running, and what was stopped before it ran
         self._stopped_early: deque[str] = deque(maxlen=100)
         self._asked_to_stop: deque[tuple[str, StopAfter]] = deque(maxlen=100)
@@ -261,16 +262,16 @@ class Runner:
         task = self._context.task
         if task is None or (self._interrupt_for is not None and self._interrupt_for != task.id):
             return  # meant for a task that has ended
-        if self._interrupt_for is not None and self._delivered.is_set():
+        if self._interrupt_for is not None and self._is_delivered:
             return  # one Stop raises once: what the task does then is its clean-up
         if not self.is_armed:
             if self._awaiting is not None:
-                self._delivered.set()
+                self._is_delivered = True
                 self._loop.call_soon_threadsafe(self._awaiting.cancel)
             return
         if imports.in_protected_import(frame):
             return  # the control thread tries again until it can be delivered
-        self._delivered.set()
+        self._is_delivered = True
         raise KeyboardInterrupt
 
     def interrupt(self, task_id: str) -> None:
@@ -284,19 +285,19 @@ class Runner:
             if task is None or task.id != task_id:
                 self._stopped_early.append(task_id)
                 return
-            self._delivered.clear()
+            self._is_delivered = False
             self._interrupt_for = task_id
         threading.Thread(target=self._deliver, args=(task_id,), daemon=True).start()
 
     def _deliver(self, task_id: str) -> None:
-        while not self._delivered.is_set():
+        while not self._is_delivered:
             with self._lock:
                 if self._interrupt_for != task_id:
                     return
                 # To the main thread by name: a signal to the process may wake any other thread,
                 # and then the main one's sleep or lock is not interrupted.
                 signal.pthread_kill(self._main, signal.SIGINT)
-            self._delivered.wait(RETRY_INTERRUPT_S)
+            time.sleep(RETRY_INTERRUPT_S)
 
     def request_stop(self, task_id: str, after: StopAfter) -> None:
         """Ask a task to end by itself; `stop_requested()` tells it.

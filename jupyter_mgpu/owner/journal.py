@@ -88,6 +88,7 @@ class Journal:
 
     Attributes:
         recent: What is told of the tasks that ended last, newest first; a loop is one of them.
+        loops: What is told of the ended parts of loops, by the loop's key.
         ended_whole: For a kernel that attaches later: the last records, oldest first, with the
             end of each diary and some of the metrics.
     """
@@ -97,6 +98,7 @@ class Journal:
     ) -> None:
         self.ended_whole: deque[dict[str, Any]] = deque(maxlen=WHOLE_TASKS if keeps_large else 0)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_TASKS)
+        self.loops: dict[str, dict[str, Any]] = {}
         self._pool = pool_name
         self._call_later = call_later
         safe = re.sub(r"[^A-Za-z0-9_.-]", "_", pool_name)
@@ -188,10 +190,14 @@ class Journal:
         entry = told(record)
         if (key := told_loops.loop_of(entry)) is not None:
             entry = told_loops.as_loop(entry)
-            earlier = next((task for task in self.recent if task["id"] == key), None)
+            earlier = self.loops.pop(key, None)
             if earlier is not None:
-                self.recent.remove(earlier)
+                with contextlib.suppress(ValueError):  # so many others have ended since
+                    self.recent.remove(earlier)
                 entry = told_loops.join(entry, earlier)
+            self.loops[key] = entry
+            if len(self.loops) > WHOLE_TASKS:
+                del self.loops[next(iter(self.loops))]
         self.recent.appendleft(entry)
 
     def describe(self, task: Task) -> dict[str, Any]:
@@ -331,9 +337,7 @@ def read_kept(most: int) -> list[dict[str, Any]]:
             earlier = found.pop(key, None)
             entry = entry if earlier is None else told_loops.join(entry, earlier)
         found[key] = entry
-        if len(found) > most:
-            del found[next(iter(found))]
-    return list(found.values())[::-1]
+    return list(found.values())[::-1][:most]
 
 
 def read_all(pattern: str = "*.tasks") -> Iterator[tuple[dict[str, Any], Path, int]]:

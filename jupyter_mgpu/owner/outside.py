@@ -49,7 +49,7 @@ def _describe_loop(key: str, chunks: list[Task], journal: Journal) -> dict[str, 
     if told["part"] is None:
         return {**told, "id": key, "rank": None, "progress": None}
     told = told_loops.as_loop(told)
-    ended = next((task for task in journal.recent if task["id"] == key), None)
+    ended = journal.loops.get(key)
     return told if ended is None else told_loops.join(told, ended)
 
 

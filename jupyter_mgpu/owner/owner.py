@@ -187,7 +187,6 @@ class Owner:
         try:
             return connecting.result(CLIENT_S)
         except TimeoutError:
-            connecting.cancel()
             raise OwnerError(
                 f"pool.client was asked for, but the pool {self.plan.name!r} had no connection to "
                 f"its ipyparallel controller after {CLIENT_S:g} s: this machine is very busy, or a "

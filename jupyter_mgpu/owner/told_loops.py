@@ -35,7 +35,8 @@ def join(one: Mapping[str, Any], other: Mapping[str, Any]) -> Told:
     state = min(one["state"], other["state"], key=_STATES.index)
     part = {**one["part"], "size": one["part"]["size"] + other["part"]["size"]}
     begun = [task["started"] for task in (one, other) if task["started"] is not None]
-    ended = [task["finished"] for task in (one, other) if state not in _OPEN]
+    finished = [task["finished"] for task in (one, other) if state not in _OPEN]
+    ended = [at for at in finished if at is not None]
     return {
         **one,
         "state": state,

@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_mgpu import packing
 from jupyter_mgpu.client import pack_call
-from jupyter_mgpu.errors import EngineDiedError
+from jupyter_mgpu.errors import EngineDiedError, PoolClosedError
 from jupyter_mgpu.futures import CancelledError, TaskFuture, settle
 from jupyter_mgpu.gangs import Gang
 from jupyter_mgpu.on_engine.stop_wish import StopAfter
@@ -192,7 +192,8 @@ class _TrainingGang(Gang):
         super()._submit()
         if self._training._future.cancelled():  # noqa: SLF001 - same module
             # Perhaps a moment ago, when the pool did not know the task yet.
-            self._pool.owner.cancel(self.id)
+            with contextlib.suppress(PoolClosedError):
+                self._pool.owner.cancel(self.id)
 
     def listen(self, header: Header, frames: list[Frame]) -> bool:
         """Take an event."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_mgpu import children, curve
+from jupyter_mgpu.daemon_thread import call_in_thread
 from jupyter_mgpu.errors import PoolStartError
 from jupyter_mgpu.on_engine import guard, lifeline
 from jupyter_mgpu.transport import hub, quiet_log
@@ -41,6 +43,7 @@ ENGINE_MODULE = "jupyter_mgpu.transport.engine_app"
 # Frozen modules make the debugger warn at each start.
 QUIET_DEBUGGER = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
+CLIENT_S = 60.0  # who asks for a client waits less, and finds it when asking again
 JOIN_S = 5.0
 
 
@@ -243,9 +246,10 @@ class PoolCluster:
         import ipyparallel as ipp
 
         info = await self._cluster.controller.get_connection_info()
-        making = asyncio.ensure_future(
-            asyncio.to_thread(ipp.Client, info["client"], cluster=self._cluster)
+        make = functools.partial(
+            ipp.Client, info["client"], cluster=self._cluster, timeout=CLIENT_S
         )
+        making = asyncio.wrap_future(call_in_thread(make, "mgpu-client"))
         while not (await asyncio.wait({making}, timeout=0.1))[0]:
             if self.controller_pid is None:
                 making.cancel()

@@ -4,6 +4,7 @@ import contextlib
 import random
 import secrets
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ def main() -> None:
     # Where connections are encrypted ipyparallel leaves the signatures out, unless there is a key:
     # it lets everybody in who knows its own public key.
     session = {"key": secrets.token_hex(32).encode()}
-    ports = {"ports": ports_that_stay_free(NUM_PORTS)}
+    # Other hosts may be let through a firewall only to the ports of connections.
+    is_local = "--ip=127.0.0.1" in sys.argv
+    ports = {"ports": ports_that_stay_free(NUM_PORTS) if is_local else []}
     app.main(config=Config({"Session": session, "IPController": ports}))
 
 

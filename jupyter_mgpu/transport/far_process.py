@@ -130,7 +130,8 @@ class FarProcess:
         elif operation == "refused":
             self.lost = f"was not started: {header['message']}"
         elif operation == "failed":
-            self.lost = f"was ended, since its guard on {self.host} has failed ({header['why']})"
+            host = self.host or "its host"
+            self.lost = f"was ended, since its guard on {host} has failed ({header['why']})"
             self.last_words = header["words"]
             self._end()
         elif operation == "ended":
