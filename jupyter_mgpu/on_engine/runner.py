@@ -297,6 +297,7 @@ class Runner:
                 # To the main thread by name: a signal to the process may wake any other thread,
                 # and then the main one's sleep or lock is not interrupted.
                 signal.pthread_kill(self._main, signal.SIGINT)
+            # Not an Event that the handler sets: a signal within `set` would wait for its lock.
             time.sleep(RETRY_INTERRUPT_S)
 
     def request_stop(self, task_id: str, after: StopAfter) -> None:

@@ -325,19 +325,12 @@ def _segments(pattern: str = "*.tasks") -> list[tuple[int, Path]]:
 
 def read_kept(most: int) -> list[dict[str, Any]]:
     """Return what is told of the last tasks of kept pools, newest first; a loop is one of them."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record, _, _ in read_all(f"*-{_KEPT}*.tasks"):
-        if not record.get("is_kept"):
-            continue
-        entry = {**told(record), "pool": record["pool"]}
-        loop = told_loops.loop_of(entry)
-        key = (entry["pool"], loop or entry["id"], "" if loop else entry["created"])
-        if loop is not None:
-            entry = told_loops.as_loop(entry)
-            earlier = found.pop(key, None)
-            entry = entry if earlier is None else told_loops.join(entry, earlier)
-        found[key] = entry
-    return list(found.values())[::-1][:most]
+    found = [
+        {**told(record), "pool": record["pool"]}
+        for record, _, _ in read_all(f"*-{_KEPT}*.tasks")
+        if record.get("is_kept")
+    ]
+    return told_loops.fold(reversed(found))[:most]
 
 
 def read_all(pattern: str = "*.tasks") -> Iterator[tuple[dict[str, Any], Path, int]]:
