@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from lab import CHROMIUM, Lab, LabPage, running_browser, running_lab
 
+from notebooks import wait_until
+
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
@@ -63,7 +65,8 @@ def test_a_lane_shows_its_newest_line_stays_folded_and_stop_ends_the_cell(
     output = page.run(2)
     lanes = output.locator("pre")
     playwright.expect(lanes.first).to_contain_text("line 310")
-    assert _is_scrolled_to_its_end(lanes.first)
+    # It scrolls a moment after its text has come.
+    wait_until(lambda: _is_scrolled_to_its_end(lanes.first), 60, "the lane's end")
 
     output.get_by_text("rank 0").click()
     playwright.expect(lanes.first).to_be_hidden()
